@@ -185,15 +185,16 @@ fn waits_for_user(world: &World, checker: &Checker, claim: &Value) -> bool {
     waits && !checker.all("Pod").filter(is_near).any(|pod| plan::protect::uses(pod, name(claim)))
 }
 
-/// Whether people were told that a backend volume is kept because nobody can know whether it was still to be deleted: its object went
-/// while the provisioner was down, and the server has forgotten how it was (docs/decisions/0007). Whoever says so must have asked the server, and
-/// been told that it does not know.
+/// Whether an event says that a volume is kept because its last reclaim policy cannot be known: its PV was deleted while
+/// the provisioner did not run, and the server's history no longer has it (docs/decisions/0007). The provisioner must have
+/// asked the server, and the server must have answered that it does not know.
 fn is_told_of(world: &World, handle: &str) -> bool {
     let events = world.list("/core/events/").into_iter();
     let mut messages = events.filter(|event| event.text(&["reason"]) == "VolumeFailedDelete");
     messages.any(|event| {
         let message = event.text(&["message"]);
-        let volume = message.strip_prefix("The volume ").and_then(|rest| rest.split_once(" went while nobody looked"));
+        let volume =
+            message.strip_prefix("The PersistentVolume ").and_then(|rest| rest.split_once(" was deleted unobserved"));
         message.contains(handle) && volume.is_some_and(|(volume, _)| world.ledger.has_returned(volume))
     })
 }

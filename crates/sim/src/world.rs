@@ -11,7 +11,7 @@ use crate::time::VirtualClock;
 use node::{Identity as NodeIdentity, Nodes};
 use object::{Gates, Value};
 use plan::invariant::Checker;
-use runtime::csi::{Endpoint, Pace};
+use runtime::csi::{DriverBackoff, Endpoint};
 use runtime::lease::{Election, Standing, Term, Timing};
 use runtime::{Controllers, Provisioning};
 use server::authn::{Identity, StaticTokens, service_account_user};
@@ -441,14 +441,18 @@ impl World {
                 log.broken(format!("a plan breaks a rule: {rule}"))
             }
         };
-        let pace = Pace { longest: Duration::from_secs(60), rest: Duration::from_secs(60), ..Pace::default() };
+        let backoff = DriverBackoff {
+            longest: Duration::from_secs(60),
+            rest: Duration::from_secs(60),
+            ..DriverBackoff::default()
+        };
         runtime::Setup {
             root_ca: Some(Arc::from("THE CERTIFICATE")),
             gates,
             provisioning: Provisioning { host_path: true, ..Provisioning::default() },
             directories: self.driver.inside.reached_by(process.dead.clone()),
             clock: Arc::new(move || clock.now()),
-            drivers: vec![Endpoint { socket, options: self.driver.options(), pace }],
+            drivers: vec![Endpoint { socket, options: self.driver.options(), backoff }],
             judge: Some(Arc::new(judge)),
             ..runtime::Setup::new(list)
         }

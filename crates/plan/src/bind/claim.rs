@@ -1,4 +1,4 @@
-//! What to do about a claim.
+//! Plans a claim.
 
 use super::matching::{self, Wanted};
 use super::{
@@ -11,7 +11,7 @@ use object::access::{Access, name, namespace, terminating, uid};
 use object::kinds::volumes::class_of;
 use std::sync::Arc;
 
-/// What to do about a claim, whatever state it is in.
+/// Plans a claim in any state.
 pub fn plan(claim: &Value, seen: &impl Seen, plugins: &Plugins) -> Plan {
     if let Some(annotations) = migration::of_claim(claim, plugins) {
         let mut patch = precondition(claim);
@@ -20,14 +20,14 @@ pub fn plan(claim: &Value, seen: &impl Seen, plugins: &Plugins) -> Plan {
     }
     match (is_bound(claim), claim.text(&["spec", "volumeName"])) {
         (true, volume) => keep(claim, volume, seen),
-        // It would take a volume along.
+        // Binding a claim that is being deleted would release the volume at once.
         (false, _) if terminating(claim) => Plan::default(),
         (false, "") => find(claim, seen, plugins),
         (false, volume) => take(claim, volume, seen),
     }
 }
 
-/// A claim that names no volume looks for one.
+/// Finds a volume for a claim that names none, or asks a provisioner.
 fn find(claim: &Value, seen: &impl Seen, plugins: &Plugins) -> Plan {
     let class = class_of(claim);
     let found_class = class.filter(|class| !class.is_empty()).and_then(|class| seen.class(class));
@@ -56,8 +56,8 @@ fn find(claim: &Value, seen: &impl Seen, plugins: &Plugins) -> Plan {
     }
 }
 
-/// The volume for a claim: one that is reserved for it, or the smallest free one that suits. Where a pod is waited for, its scheduling
-/// reserves one.
+/// The volume for a claim: one that is reserved for it, or else the smallest available one that fits. With
+/// `WaitForFirstConsumer`, only the scheduler reserves a volume.
 fn search(claim: &Value, waits_for_pod: bool, seen: &impl Seen) -> Option<Arc<Value>> {
     let reserved = matching::choose_reserved(seen.reserved(namespace(claim), name(claim)), claim);
     if reserved.is_some() || waits_for_pod {
@@ -77,7 +77,7 @@ fn wait_for_pod(claim: &Value, seen: &impl Seen, plan: Plan) -> Plan {
     plan.normal(claim, "WaitForPodScheduled", format!("waiting for {noun} {} to be scheduled", pods.join(",")))
 }
 
-/// A claim takes the volume that it names, if that one is free or reserved for it, and not on its way out.
+/// Binds a claim to the volume that it names, if that volume is available or reserved for it, and not being deleted.
 fn take(claim: &Value, volume_name: &str, seen: &impl Seen) -> Plan {
     let pending = pair::set_status(claim, "Pending", None);
     let Some(volume) = seen.volume(volume_name) else { return Plan::default().then(pending) };
@@ -100,7 +100,7 @@ fn take(claim: &Value, volume_name: &str, seen: &impl Seen) -> Plan {
     }
 }
 
-/// A claim that was bound keeps its volume, or is lost with it.
+/// Keeps a bound claim bound, or marks it `Lost` if its volume is missing.
 fn keep(claim: &Value, volume_name: &str, seen: &impl Seen) -> Plan {
     if volume_name.is_empty() {
         let why = "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!";
@@ -120,7 +120,8 @@ fn keep(claim: &Value, volume_name: &str, seen: &impl Seen) -> Plan {
     lose(claim, Some(confirm), "ClaimMisbound", why)
 }
 
-/// What was seen of volumes may be old, and this is a word that frightens: hence `confirm`.
+/// Marks a claim `Lost`. The cache may be behind and the message alarms users, so `confirm` checks with the server
+/// first.
 fn lose(claim: &Value, confirm: Option<Action>, reason: &'static str, message: &str) -> Plan {
     let Some(lost) = pair::set_status(claim, "Lost", None) else { return Plan::default() };
     let plan = Plan::default().then(confirm).then([lost]);

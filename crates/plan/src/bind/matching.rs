@@ -1,4 +1,4 @@
-//! Which volume suits which claim.
+//! Matches volumes to claims.
 
 use super::{PROVISIONED_BY, WITHDRAWN, annotation, is_reserved_for};
 use object::access::{Access, name, terminating, uid};
@@ -9,14 +9,15 @@ use object::{Value, json};
 
 const MODES: [&str; 4] = ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
 
-/// Where a free volume stands. Volumes on one shelf are alike but for their size, and the text of sizes sorts as they do.
+/// The index position of an available volume. Volumes on one shelf differ only in size, and sizes are formatted so that
+/// they sort as text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     pub shelf: String,
     pub size: String,
 }
 
-/// The place of a volume that claims may take: available, nobody's, and not on its way out.
+/// The index position of a volume that claims may take: available, without `claimRef`, and not being deleted.
 pub fn place(volume: &Value) -> Option<Place> {
     if volume.has(&["spec", "claimRef"]) || volume.text(&["status", "phase"]) != "Available" || terminating(volume) {
         return None;
@@ -24,7 +25,7 @@ pub fn place(volume: &Value) -> Option<Place> {
     Some(Place { shelf: shelf(&section(volume), modes(volume)), size: size(capacity(volume)?) })
 }
 
-/// What a claim asks for.
+/// What a claim requests.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// Class, volume mode and attributes class.
@@ -38,13 +39,13 @@ pub struct Wanted {
 impl Wanted {
     pub fn of(claim: &Value) -> Wanted {
         let selector = claim.at(&["spec", "selector"]);
-        // A selector that cannot be read selects nothing.
+        // An invalid selector selects nothing.
         let selector =
             selector.map(|text| LabelSelector::from_object(text).unwrap_or_else(|_| LabelSelector::nothing()));
         Wanted { section: section(claim), modes: modes(claim), request: request(claim), selector }
     }
 
-    /// The places to look at, one after the other: no more access modes than needed come first.
+    /// The places to search in order: volumes with few additional access modes first.
     pub(super) fn places(&self) -> impl Iterator<Item = Place> {
         let mut sets: Vec<u8> = (0..1 << MODES.len()).filter(|set| set & self.modes == self.modes).collect();
         sets.sort_by_key(|set| set.count_ones());
@@ -52,13 +53,13 @@ impl Wanted {
         sets.into_iter().map(move |set| Place { shelf: shelf(&self.section, set), size: size.clone() })
     }
 
-    /// Whether a volume on one of the shelves suits.
+    /// Whether a volume on one of these shelves fits.
     pub(super) fn takes(&self, volume: &Value) -> bool {
         capacity(volume).is_some_and(|capacity| capacity >= self.request)
             && self.selector.as_ref().is_none_or(|selector| selector.matches(volume.members(&["metadata", "labels"])))
     }
 
-    /// Whether a volume suits, wherever it stands.
+    /// Whether any volume fits.
     pub(super) fn suits(&self, volume: &Value) -> bool {
         place(volume).is_some() && section(volume) == self.section && self.has_modes(volume) && self.takes(volume)
     }
@@ -68,7 +69,7 @@ impl Wanted {
     }
 }
 
-/// Of the volumes whose `claimRef` is of this name, the one to bind. Class, labels and phase do not matter: somebody chose it.
+/// The volume to bind, of those whose `claimRef` has this name. Class, labels and phase do not matter: a user chose it.
 pub fn choose_reserved<T: AsRef<Value>>(volumes: Vec<T>, claim: &Value) -> Option<T> {
     let wanted = Wanted::of(claim);
     let suits = |volume: &Value| {
@@ -81,7 +82,7 @@ pub fn choose_reserved<T: AsRef<Value>>(volumes: Vec<T>, claim: &Value) -> Optio
     };
     let rank = |volume: &Value| {
         let is_exact = !volume.text(&["spec", "claimRef", "uid"]).is_empty();
-        // What was made for the claim, by somebody who did not know of the others, is empty; what a person reserved may not be.
+        // A volume provisioned for this claim is empty; a volume that a user reserved may not be.
         (
             is_named_for(volume, uid(claim)),
             !is_exact,
@@ -93,14 +94,14 @@ pub fn choose_reserved<T: AsRef<Value>>(volumes: Vec<T>, claim: &Value) -> Optio
     volumes.into_iter().filter(|volume| suits(volume.as_ref())).min_by_key(|volume| rank(volume.as_ref()))
 }
 
-/// Whether a provisioner made a volume for the claim of this uid, as its name says.
+/// Whether a provisioner created the volume for the claim with this uid, judging by its name.
 pub(super) fn is_named_for(volume: &Value, claim_uid: &str) -> bool {
     let is_named_so = !claim_uid.is_empty() && name(volume).contains(claim_uid);
     is_named_so && volume.has(&["metadata", "annotations", PROVISIONED_BY])
 }
 
-/// Whether a provisioner can have made a volume for this claim. One that is older than the claim was made for another, and somebody has reserved it
-/// for this one since.
+/// Whether a provisioner can have created the volume for this claim. A volume older than the claim was created for
+/// another one, and a user reserved it for this one since.
 pub(super) fn can_be_made_for(volume: &Value, claim: &Value) -> bool {
     let born = |object: &Value| object.text(&["metadata", "creationTimestamp"]).parse::<jiff::Timestamp>().ok();
     let is_older = born(volume).zip(born(claim)).is_some_and(|(volume, claim)| volume < claim);
@@ -129,7 +130,8 @@ pub fn unfit(volume: &Value, claim: &Value) -> Option<String> {
     Some(why.to_owned())
 }
 
-/// Why a claim cannot have a volume, even where both name each other: it is on its way out, also if only the claim says so.
+/// Why a volume cannot be bound to a claim even if both reference each other: it is being deleted. The claim's
+/// annotation [`WITHDRAWN`] may say so before the cache of volumes does.
 pub fn unbindable(volume: &Value, claim: &Value) -> Option<String> {
     let is_going = terminating(volume) || (!uid(volume).is_empty() && annotation(claim, WITHDRAWN) == uid(volume));
     is_going.then(|| format!("the volume is marked for deletion {}", json!(name(volume))))

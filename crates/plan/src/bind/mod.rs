@@ -1,8 +1,9 @@
-//! Binding claims to volumes: what to do about one claim, or about one volume, from what is seen.
+//! Plans the binding of claims to volumes: what to do about one claim or one volume.
 //!
-//! A pair points at each other: `claimRef` in the volume, `volumeName` in the claim. Four writes make a pair, in an order in which
-//! stopping after any of them does no harm: the next plan goes on from there. Each write is of exactly the version that was seen, so
-//! of two claims that want one volume the second is refused and plans anew.
+//! A bound pair references each other: `claimRef` in the volume, `volumeName` in the claim. Four writes bind a pair, in
+//! an order in which a crash after any of them does no harm: the next plan continues there. Each write has the seen
+//! resource version as its precondition, so of two claims that want one volume the second gets a conflict and plans
+//! again.
 
 mod claim;
 mod matching;
@@ -24,110 +25,110 @@ use object::Value;
 use object::access::{Access, name, namespace, uid};
 use std::sync::Arc;
 
-/// Annotation of a claim: it was bound once. What happens to it from then on is not about finding a volume any more.
+/// Annotation of a claim: it was bound once. From then on no other volume is searched for it.
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-/// Annotation of a claim or volume: its pointer at the other was written by us, not by a user, so we may take it back.
+/// Annotation of a claim or volume: the controller, not a user, wrote the reference to the other, so it may remove it.
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-/// Annotation of a volume that was made for a claim: by whom.
+/// Annotation of a provisioned volume: its provisioner.
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// Annotations of a claim: who is to make a volume for it.
+/// Annotations of a claim: the provisioner that is to create a volume for it.
 pub const STORAGE_PROVISIONERS: [&str; 2] =
     ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
-/// Annotation of a claim: the node of its first pod, for which a volume may be made now.
+/// Annotation of a claim: the node selected for its first pod. Provisioning may begin.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// Annotation of a claim: the uid of a volume that it was about to get, and that was told to go before it had it.
+/// Annotation of a claim: the uid of a volume that was deleted while it was being bound to the claim.
 pub const WITHDRAWN: &str = "mainstay.dev/withdrawn-volume";
-/// Annotation of a volume that was expanded, but not yet its file system: the size before.
+/// Annotation of a volume whose file system is still to be expanded: the size before.
 pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
 
-/// What a plan looks at beside the object that it is about.
+/// The objects that a plan reads beside its own.
 pub trait Seen {
     fn volume(&self, name: &str) -> Option<Arc<Value>>;
     fn claim(&self, namespace: &str, name: &str) -> Option<Arc<Value>>;
     fn class(&self, name: &str) -> Option<Arc<Value>>;
-    /// Whether the claim of this uid was seen to go, and never had a volume.
+    /// Whether the claim with this uid was deleted and never had a volume.
     fn went_without(&self, claim_uid: &str) -> bool;
     /// The name of the default class in effect.
     fn default_class(&self) -> Option<String>;
-    /// The volumes whose `claimRef` is of this name.
+    /// The volumes whose `claimRef` has this namespace and name.
     fn reserved(&self, namespace: &str, claim: &str) -> Vec<Arc<Value>>;
-    /// The first volume on a shelf, from a size on, that `takes` accepts: shelves are sorted by size.
+    /// The first volume on a shelf, from a size upwards, that `takes` accepts. Shelves are sorted by size.
     fn first(&self, from: &Place, takes: &dyn Fn(&Value) -> bool) -> Option<Arc<Value>>;
-    /// The names of the pods that name this claim and are on no node yet.
+    /// The pods that use this claim and have no node yet.
     fn waiting_pods(&self, namespace: &str, claim: &str) -> Vec<String>;
 }
 
-/// What to do: the actions one after the other, then the rest. When an action fails or finds a world that is not the one planned for,
-/// nothing more is done.
+/// What to do: the actions in order, then the rest. If an action fails or finds that the objects have changed, the rest
+/// of the plan is dropped.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     pub actions: Vec<Action>,
     pub events: Vec<Event>,
-    /// The claim that has to do something about the volume.
+    /// The claim to requeue.
     pub wake: Option<Target>,
-    /// The claim waits for a free volume.
+    /// The claim waits for an available volume.
     pub waits: bool,
-    /// The volume is free: a claim that waits may take it.
+    /// The volume is available: a waiting claim may take it.
     pub offers: bool,
-    /// Who is asked to make a volume for the claim.
+    /// The provisioner that is asked for a volume.
     pub provisioner: Option<String>,
-    /// The claim is given a class that became the default after it was created.
+    /// The claim gets a class that became the default after its creation.
     pub retroactive: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// A merge patch, of exactly the version seen; or, where an earlier action changed the same object, of the version that came of it.
+    /// A merge patch. Its precondition is the version seen, or the version that an earlier action of this plan wrote.
     Patch {
         of: Target,
         status: bool,
         patch: Value,
     },
-    /// Ask the server itself whether the claim let go of the volume: it is gone, or names another one. Else all is different.
+    /// Check with the server that the claim was deleted or names another volume. If not, plan again.
     ConfirmReleased {
         claim: Target,
         volume: String,
     },
-    /// Ask the server itself whether there is really no volume of this name.
+    /// Check with the server that no volume has this name.
     ConfirmNoVolume {
         name: String,
     },
-    /// Ask the server itself whether the volume is still the one that was seen: what follows cannot be undone.
+    /// Check with the server that the volume is unchanged, because the next action cannot be undone.
     ConfirmVolume {
         of: Target,
         version: String,
     },
-    /// Ask the server's history whether a volume of this name was retained when it went, since a version. Then this one came late, and what it
-    /// stands for is not its own to delete.
+    /// Check with the server's history whether a volume of this name was deleted with the policy `Retain` since a
+    /// version. Then a late request created this one again, and the directory must be kept.
     ConfirmNotRetained {
         volume: Target,
         since: String,
     },
-    /// Ask the server itself whether pods still use a claim that is gone. Then recycling waits.
+    /// Check with the server whether pods still use a deleted claim. Recycling waits for them.
     ConfirmNoPods {
         namespace: String,
         claim: String,
         volume: Target,
     },
-    /// Save the volume that stands for a directory, which is made afterwards: what nobody names would be left behind. Where the claim is for
-    /// a node, the node must be there.
+    /// Create the PV of a directory. The directory is created afterwards, so that none is left without a PV. If the
+    /// claim has a selected node, that node must exist.
     Provision {
         claim: Target,
         class: String,
         node: Option<String>,
         volume: Value,
     },
-    /// Make a volume's directory. One that is there already is as good.
+    /// Create a volume's directory. Succeeds if it exists.
     Make {
         class: String,
         directory: String,
     },
-    /// Remove a volume's directory with all that is in it.
+    /// Remove a volume's directory and its content.
     Destroy {
         volume: Target,
         directory: String,
     },
-    /// Remove all that is in a volume's directory.
+    /// Remove the content of a volume's directory.
     Scrub {
         volume: Target,
         directory: String,
@@ -137,7 +138,7 @@ pub enum Action {
     },
 }
 
-/// A claim, or a volume (without namespace), and which one exactly.
+/// A claim, or a volume (without namespace), with its uid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     pub namespace: String,
@@ -149,7 +150,7 @@ impl Target {
     pub fn of(object: &Value) -> Target {
         Target { namespace: namespace(object).into(), name: name(object).into(), uid: uid(object).into() }
     }
-    /// The claim that a volume's `claimRef` names.
+    /// The claim that a volume's `claimRef` references.
     pub fn claim_of(volume: &Value) -> Option<Target> {
         let reference = volume.at(&["spec", "claimRef"])?;
         let text = |field| reference.text(&[field]).to_owned();
@@ -160,7 +161,7 @@ impl Target {
     }
 }
 
-/// Something to tell about a claim or volume.
+/// A Kubernetes event on a claim or volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub about: Target,
@@ -188,12 +189,12 @@ pub(crate) fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
     object.text(&["metadata", "annotations", key])
 }
 
-/// Whether a claim was bound once.
+/// Whether a claim was ever bound.
 pub fn is_bound(claim: &Value) -> bool {
     claim.has(&["metadata", "annotations", BIND_COMPLETED])
 }
 
-/// Whether a volume's `claimRef` is of this claim: the same name, and the same uid where it gives one.
+/// Whether a volume's `claimRef` references this claim: the same namespace and name, and the same uid if it has one.
 fn is_reserved_for(volume: &Value, claim: &Value) -> bool {
     Target::claim_of(volume).is_some_and(|of| {
         of.name == name(claim) && of.namespace == namespace(claim) && (of.uid.is_empty() || of.uid == uid(claim))

@@ -1,4 +1,4 @@
-//! The writes that make a pair of a volume and a claim, and those that part them.
+//! The writes that bind a volume and a claim, and those that unbind them.
 
 use super::{
     Action, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY, Target, WITHDRAWN, annotation, is_reserved_for,
@@ -10,7 +10,8 @@ use object::access::{Access, name, namespace, uid};
 use object::quantity::Quantity;
 use object::{Value, json};
 
-/// What is still missing for the pair: what the volume stands for, then the writes: volume, its phase, claim, its status.
+/// The remaining actions of a binding: create the directory, then write the volume, its phase, the claim and its
+/// status.
 pub fn bind(volume: &Value, claim: &Value) -> Vec<Action> {
     let writes = [
         point_volume(volume, claim),
@@ -21,7 +22,8 @@ pub fn bind(volume: &Value, claim: &Value) -> Vec<Action> {
     provision::make(volume, claim).into_iter().chain(writes.into_iter().flatten()).collect()
 }
 
-/// The writes that free a volume of its claim. What a user wrote is kept: then the volume stays reserved for that name.
+/// The writes that release a volume from its claim. A `claimRef` that a user wrote stays without its uid, so the volume
+/// stays reserved for that claim name.
 pub fn unbind(volume: &Value) -> Vec<Action> {
     let mut patch = precondition(volume);
     if annotation(volume, BOUND_BY_CONTROLLER).is_empty() {
@@ -34,8 +36,8 @@ pub fn unbind(volume: &Value) -> Vec<Action> {
     [freed].into_iter().chain(set_phase(volume, "Available", "")).collect()
 }
 
-/// The write that keeps a claim from getting a volume that is on its way out. To ask whether it has it would not do: the write that gives
-/// it the volume may have been given up and still be on its way. After this one, that is of an older version, and refused.
+/// The write that prevents a claim from getting a volume that is being deleted. To read the claim is not enough: a
+/// request that binds it may have timed out and still arrive. After this write that request fails its precondition.
 pub fn withdraw(volume: &Value, claim: &Value) -> Option<Action> {
     if annotation(claim, WITHDRAWN) == uid(volume) {
         return None;
@@ -52,14 +54,14 @@ pub fn set_phase(volume: &Value, phase: &str, message: &str) -> Option<Action> {
     let mut patch = precondition(volume);
     let message = if message.is_empty() { Value::Null } else { json!(message) };
     patch.put(&["status"], json!({"phase": phase, "message": message}));
-    // What is somebody's again, or nobody's, waits for no person any more.
+    // A volume that is bound or available again needs no decision of a user.
     if matches!(phase, "Bound" | "Available") && volume.text(&["status", "reason"]) == UNCONFIRMED {
         patch.put(&["status", "reason"], Value::Null);
     }
     Some(Action::Patch { of: Target::of(volume), status: true, patch })
 }
 
-/// A claim's status: what its volume offers, or nothing of it.
+/// The patch of a claim's status: from its volume, or cleared.
 pub fn set_status(claim: &Value, phase: &str, volume: Option<&Value>) -> Option<Action> {
     let mut status = json!({});
     let mut set = |field: &str, wanted: Option<&Value>| {
@@ -74,7 +76,7 @@ pub fn set_status(claim: &Value, phase: &str, volume: Option<&Value>) -> Option<
         }
         Some(volume) => {
             set("accessModes", volume.at(&["spec", "accessModes"]));
-            // Later the size may differ on purpose: the volume has grown, its file system not yet.
+            // After binding, the sizes may differ on purpose: the volume has grown, its file system not yet.
             if claim.text(&["status", "phase"]) != phase {
                 set("capacity", Some(&capacity(volume)));
                 set("currentVolumeAttributesClassName", volume.at(&["spec", "volumeAttributesClassName"]));

@@ -1,4 +1,4 @@
-//! Asking for a volume to be made for a claim: of a provisioner outside, or of the one inside, which makes directories.
+//! Plans provisioning for a claim: by an external provisioner, or by the built-in one, which creates directories.
 
 use super::pair::claim_reference;
 use super::{
@@ -11,10 +11,10 @@ use object::access::{Access, name, uid};
 use object::{Value, json};
 
 const FAILED: &str = "ProvisioningFailed";
-/// Where directories are made for claims.
+/// The parent of provisioned directories.
 const DIRECTORIES: &str = "/tmp/hostpath_pv";
 
-/// Has a volume made for a claim that found none.
+/// Asks for a volume for a claim that found none.
 pub(super) fn plan(claim: &Value, class_name: &str, seen: &impl Seen, plugins: &Plugins, plan: Plan) -> Plan {
     if !plugins.dynamic_provisioning {
         return plan;
@@ -54,7 +54,7 @@ fn ask(claim: &Value, provisioner: &str) -> Option<Action> {
     Some(Action::Patch { of: Target::of(claim), status: false, patch })
 }
 
-/// A directory of this machine.
+/// Provisions a directory of this machine.
 fn inside(claim: &Value, class: &Value, seen: &impl Seen, plugins: &Plugins, plan: Plan) -> Plan {
     let volume_name = format!("pvc-{}", uid(claim));
     let plan = Plan { provisioner: Some(HOST_PATH.to_owned()), ..plan }.then(ask(claim, HOST_PATH));
@@ -88,7 +88,7 @@ fn inside(claim: &Value, class: &Value, seen: &impl Seen, plugins: &Plugins, pla
     plan.warning(claim, FAILED, refusal)
 }
 
-/// The volume that stands for a directory. That both bear the claim's uid makes a second attempt find what the first one left.
+/// The PV of a directory. Both names contain the claim's uid, so that a retry finds what the first attempt created.
 fn new_volume(claim: &Value, class: &Value, volume_name: &str, directory: &str, plugins: &Plugins) -> Value {
     let policy = class.text(&["reclaimPolicy"]);
     let mut volume = json!({
@@ -116,14 +116,14 @@ fn new_volume(claim: &Value, class: &Value, volume_name: &str, directory: &str, 
     volume
 }
 
-/// What makes the directory of a volume, before a claim gets it for the first time.
+/// The actions that create the directory of a volume before it is bound for the first time.
 pub(super) fn make(volume: &Value, claim: &Value) -> Vec<Action> {
     let is_made_here = volume.text(&["metadata", "annotations", PROVISIONED_BY]) == HOST_PATH;
     let is_new = !is_bound(claim) && matches!(volume.text(&["status", "phase"]), "" | "Pending");
     match reclaim::directory(volume).filter(|_| is_made_here && is_new) {
         Some(directory) => {
             let class = volume.text(&["spec", "storageClassName"]).to_owned();
-            // Its claim may have gone since it was seen, and the directory with it.
+            // The claim may have been deleted since, and the directory with it.
             vec![reclaim::confirm_volume(volume), Action::Make { class, directory: directory.to_owned() }]
         }
         None => Vec::new(),
@@ -134,12 +134,12 @@ fn failure(class: &str, error: &str) -> String {
     format!("Failed to provision volume with StorageClass {class:?}: {error}")
 }
 
-/// The directory could not be made: perhaps on another node.
+/// Records that the directory could not be created; another node may be able to.
 pub fn failed(claim: &Value, class: &str, error: &str) -> Plan {
     Plan::default().then(reschedule(claim)).warning(claim, FAILED, failure(class, error))
 }
 
-/// The node that a claim's pod was to run on is gone: another one has to be chosen.
+/// Clears the selected node, because it no longer exists: the scheduler selects another one.
 pub fn node_gone(claim: &Value) -> Plan {
     Plan::default().then(reschedule(claim))
 }

@@ -1,4 +1,4 @@
-//! What to do about a volume.
+//! Plans a volume.
 
 use super::matching::{can_be_made_for, is_named_for, place, volume_mode};
 use super::{Action, BOUND_BY_CONTROLLER, Plan, Seen, Target, is_bound, pair};
@@ -6,9 +6,9 @@ use crate::reclaim::{self, Plugins};
 use object::Value;
 use object::access::{Access, name, terminating, uid};
 
-/// What to do about a volume, whatever state it is in.
+/// Plans a volume in any state.
 pub fn plan(volume: &Value, seen: &impl Seen, plugins: &Plugins) -> Plan {
-    // Whatever happens to the volume next relies on the finalizer, so it comes first.
+    // All later steps rely on the finalizer, so it is written first.
     if let Some(patch) = reclaim::upkeep(volume, plugins) {
         return Plan::default().then([Action::Patch { of: Target::of(volume), status: false, patch }]);
     }
@@ -17,7 +17,8 @@ pub fn plan(volume: &Value, seen: &impl Seen, plugins: &Plugins) -> Plan {
     };
     let claim = seen.claim(&reference.namespace, &reference.name).filter(|claim| uid(claim) == reference.uid);
     let Some(claim) = claim else { return without_claim(volume, reference, seen, plugins) };
-    // A volume on its way out is not bound any more, or it would wait for its claim, and its claim for another volume.
+    // Do not complete the binding of a deleted volume: the volume would wait for the claim, and the claim could not get
+    // another one.
     if terminating(volume) && !is_bound(&claim) {
         return part(volume, &claim, pair::withdraw(volume, &claim), plugins);
     }
@@ -28,7 +29,8 @@ pub fn plan(volume: &Value, seen: &impl Seen, plugins: &Plugins) -> Plan {
     }
 }
 
-/// The claim is there and does not have the volume, as `first` makes sure: it took another one, or cannot have this one any more.
+/// The claim exists without this volume, which `first` confirms: it took another volume, or cannot have this one any
+/// more.
 fn part(volume: &Value, claim: &Value, first: Option<Action>, plugins: &Plugins) -> Plan {
     let was_made_for_it = can_be_made_for(volume, claim) && !was_free(volume);
     let is_deleted = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";
@@ -38,9 +40,10 @@ fn part(volume: &Value, claim: &Value, first: Option<Action>, plugins: &Plugins)
     Plan::default().then(first).then(pair::unbind(volume))
 }
 
-/// The claim is gone.
+/// The claim does not exist any more.
 fn without_claim(volume: &Value, claim: Target, seen: &impl Seen, plugins: &Plugins) -> Plan {
-    // Where volume and phase are written at once, only the claim's end tells whether it had the volume.
+    // `claimRef` and phase may be written in one request, so the phase alone does not show whether the claim got the
+    // volume.
     let is_begun = volume.text(&["status", "phase"]) == "Bound" && !is_named_for(volume, &claim.uid);
     let confirm = confirm_released(volume, claim.clone());
     if was_free(volume) || (is_begun && seen.went_without(&claim.uid)) {
@@ -49,12 +52,12 @@ fn without_claim(volume: &Value, claim: Target, seen: &impl Seen, plugins: &Plug
     reclaim::unless_retained(volume, reclaim::released(volume, &claim, Some(confirm), plugins))
 }
 
-/// A write of ours may have succeeded without our knowing: hence the question.
+/// Checks with the server, because an earlier write of ours may have succeeded although its response was lost.
 fn confirm_released(volume: &Value, claim: Target) -> Action {
     Action::ConfirmReleased { claim, volume: name(volume).to_owned() }
 }
 
-/// Whether we had only begun to bind a free volume: then nobody ever had it, and it is free again.
+/// Whether the binding of an available volume had only begun. No claim ever used it, so it becomes available again.
 fn was_free(volume: &Value) -> bool {
     volume.text(&["status", "phase"]) == "Available" && volume.has(&["metadata", "annotations", BOUND_BY_CONTROLLER])
 }

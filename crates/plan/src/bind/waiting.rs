@@ -1,7 +1,8 @@
-//! The claims that looked for a volume and found none, so that a volume that becomes free finds them.
+//! The claims that found no volume, so that a volume that becomes available can be offered to one of them.
 //!
-//! A claim enters before it looks: a volume that becomes free meanwhile then calls it, and it looks again. A volume calls one claim and
-//! no more. Should that claim take another volume, the caller is told, and calls the next.
+//! A claim enters before it searches: a volume that becomes available meanwhile is then offered to it, and it searches
+//! again. A volume is offered to one claim at a time. If that claim takes another volume, the volume is offered to the
+//! next one.
 
 use super::Wanted;
 use super::matching::{capacity, section};
@@ -10,12 +11,12 @@ use object::quantity::Quantity;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// `K` is what claims and volumes are known by.
+/// `K` is the key of claims and volumes.
 pub struct Waiting<K> {
-    /// By section, then by size, so that a volume goes to the largest request that it satisfies.
+    /// By section, then by size, so that a volume is offered to the largest request that it satisfies.
     sections: HashMap<String, BTreeMap<Quantity, BTreeMap<K, Wanted>>>,
     places: HashMap<K, (String, Quantity)>,
-    /// Which volumes called a claim.
+    /// The volumes that were offered to a claim.
     callers: HashMap<K, Vec<K>>,
 }
 
@@ -47,7 +48,8 @@ impl<K: Clone + Eq + Hash + Ord> Waiting<K> {
         }
     }
 
-    /// The claim that shall look again because this volume is free. It does not wait any more until it has looked.
+    /// Offers an available volume: returns the claim that should search again. The claim leaves the list until it has
+    /// searched.
     pub fn call(&mut self, key: &K, volume: &Value) -> Option<K> {
         let sizes = self.sections.get(&section(volume))?;
         let mut fitting = sizes.range(..=capacity(volume)?).rev().flat_map(|(_, claims)| claims);
@@ -57,7 +59,7 @@ impl<K: Clone + Eq + Hash + Ord> Waiting<K> {
         Some(claim)
     }
 
-    /// The claim has looked: these volumes had called it.
+    /// The claim has searched: returns the volumes that had been offered to it.
     pub fn looked(&mut self, claim: &K) -> Vec<K> {
         self.callers.remove(claim).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! CSIStorageCapacity objects: what a driver has left, for each class and place, as the scheduler reads it.
+//! CSIStorageCapacity objects: the free capacity of a driver per class and topology segment, for the scheduler.
 
 use super::Driver;
 use super::provision::string_map;
@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 
 const DRIVER_LABEL: &str = "csi.storage.k8s.io/drivername";
 const MANAGER_LABEL: &str = "csi.storage.k8s.io/managed-by";
-/// The name that the stock sidecar goes by, too: what it left is taken over.
+/// The standard sidecar uses this name too, so that its objects are adopted.
 const MANAGER: &str = "external-provisioner";
 
-/// A figure that is wanted: ask the driver with these parameters about this place.
+/// A wanted object: call GetCapacity with these parameters for this segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Want {
     pub class: String,
@@ -22,15 +22,15 @@ pub struct Want {
     pub place: Segment,
 }
 
-/// A driver's answer.
+/// A driver's response to GetCapacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Available {
     pub bytes: i64,
     pub largest_bytes: Option<i64>,
 }
 
-/// The figures wanted of a driver. Only classes that wait for a consumer are looked up by a scheduler, and only if the driver's
-/// CSIDriver object asks for it.
+/// The objects wanted for a driver. A scheduler reads capacity only for classes with `WaitForFirstConsumer`, and only
+/// if the CSIDriver object enables it.
 pub fn wants(driver: &Driver, csi_driver: Option<&Value>, classes: &[&Value], cluster: &Cluster) -> Vec<Want> {
     let asked = csi_driver.is_some_and(|object| object.flag(&["spec", "storageCapacity"]));
     if !asked || !driver.can.get_capacity {
@@ -51,7 +51,7 @@ pub fn wants(driver: &Driver, csi_driver: Option<&Value>, classes: &[&Value], cl
     wants
 }
 
-/// The object that says so.
+/// The object with this capacity.
 pub fn object(want: &Want, driver: &str, namespace: &str, available: Available) -> Value {
     let size = |bytes: i64| Quantity::from_bytes(bytes.max(0)).to_string();
     let mut object = json!({
@@ -72,13 +72,13 @@ pub fn object(want: &Want, driver: &str, namespace: &str, available: Available) 
     object
 }
 
-/// Whether an object already says it.
+/// Whether the existing object has this capacity.
 pub fn is_current(existing: &Value, object: &Value) -> bool {
     let size = |object: &Value, field: &str| object.at(&[field]).and_then(Quantity::of);
     ["capacity", "maximumVolumeSize"].iter().all(|field| size(existing, field) == size(object, field))
 }
 
-/// The objects of a driver that say nothing that is wanted.
+/// The objects of a driver that are not wanted any more.
 pub fn obsolete<'a>(driver: &str, existing: impl IntoIterator<Item = &'a Value>, wants: &[Want]) -> Vec<&'a Value> {
     let is_ours = |object: &Value| {
         let labels = ["metadata", "labels"];
@@ -89,7 +89,7 @@ pub fn obsolete<'a>(driver: &str, existing: impl IntoIterator<Item = &'a Value>,
     existing.into_iter().filter(|object| is_ours(object) && !is_wanted(object)).collect()
 }
 
-/// One name for one figure, so that no restart makes a second object.
+/// A name derived from driver, class and segment, so that a restart creates no second object.
 pub fn object_name(want: &Want, driver: &str) -> String {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     let place = want.place.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_for_each_waiting_class_and_place() {
+    fn one_object_per_waiting_class_and_segment() {
         let classes = [
             class("w", "d", "WaitForFirstConsumer"),
             class("i", "d", "Immediate"),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_kept_current_and_no_longer_than_wanted() {
+    fn objects_are_updated_and_deleted_when_obsolete() {
         let want = Want { class: "w".to_owned(), parameters: BTreeMap::new(), place: Segment::new() };
         let other = Want { class: "x".to_owned(), ..want.clone() };
         let five = object(&want, "d", "n", Available { bytes: 5 << 30, largest_bytes: Some(1 << 30) });

@@ -1,4 +1,4 @@
-//! Claims that start as a copy of another claim's volume.
+//! Claims whose volume is a copy of another claim's volume.
 
 use super::csi_source;
 use object::Value;
@@ -6,17 +6,17 @@ use object::access::{Access, name, namespace, terminating, uid};
 use object::kinds::volumes::class_of;
 use object::quantity::Quantity;
 
-/// On the source of a copy that is being made: it stays until the copy is there.
+/// The finalizer on the source of a copy, until the copy exists.
 pub const PROTECTION: &str = "provisioner.storage.kubernetes.io/cloning-protection";
 
-/// What a claim's volume starts as.
+/// The initial content of a claim's volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start<'a> {
     Empty,
     /// A copy of the volume of this claim in the same namespace.
     Claim(&'a str),
     Snapshot(&'a str),
-    /// Somebody else fills the volume.
+    /// An external populator fills the volume.
     Foreign,
 }
 
@@ -41,14 +41,14 @@ pub fn handle<'a>(
     volume: Option<&'a Value>,
     driver: &str,
 ) -> Result<&'a str, String> {
-    let Start::Claim(wanted) = start(claim) else { return Err("the claim is no copy of another".to_owned()) };
+    let Start::Claim(wanted) = start(claim) else { return Err("the claim has no source claim".to_owned()) };
     let Some(source) = source else {
         return Err(format!(
             "error getting PVC {wanted} (namespace \"{}\") from api server: not found",
             namespace(claim)
         ));
     };
-    // Once it is protected, its volume stays as long as the copy needs it.
+    // With the finalizer, its volume exists as long as the copy needs it.
     if terminating(source) && !crate::finalizers::has(source, PROTECTION) {
         return Err(format!("the PVC DataSource {wanted} is currently being deleted"));
     }
@@ -96,13 +96,12 @@ pub fn handle<'a>(
     Ok(handle)
 }
 
-/// Whether a source is on its way out, and only the copies of it hold it.
+/// Whether a source is being deleted and has the finalizer.
 pub fn is_held(source: &Value) -> bool {
     terminating(source) && crate::finalizers::has(source, PROTECTION)
 }
 
-/// The merge patch that lets go of a source that is held for nothing: it is on its way out, and no claim of its namespace still waits
-/// to be a copy of it.
+/// The merge patch that removes the finalizer from a deleted source, if no pending claim of its namespace copies it.
 pub fn free<'a>(source: &Value, claims: impl IntoIterator<Item = &'a Value>) -> Option<Value> {
     let copies = |claim: &Value| {
         namespace(claim) == namespace(source)
@@ -148,7 +147,7 @@ mod tests {
         volume
     }
 
-    /// Puts leaf values in place, by dotted path.
+    /// Sets leaf values by dotted path.
     fn json_patch(object: &mut Value, change: Value) {
         for (path, value) in change.as_object().unwrap() {
             let path: Vec<&str> = path.split('.').collect();
@@ -158,7 +157,7 @@ mod tests {
 
     /// D25
     #[test]
-    fn only_a_bound_source_of_the_same_driver_that_fits_is_copied() {
+    fn only_a_bound_source_of_the_same_driver_and_at_most_the_same_size_is_copied() {
         let none = || json!({});
         let good = (copy(none()), source(none()), volume(none()));
         assert_eq!(handle(&good.0, Some(&good.1), Some(&good.2), "d"), Ok("h"));
@@ -197,12 +196,16 @@ mod tests {
         assert_eq!(free(&leaving, [&pending]), None);
         assert!(free(&leaving, [&bound]).is_some());
         assert!(free(&leaving, []).is_some());
-        assert_eq!(free(&source(json!({"metadata.finalizers": [PROTECTION]})), []), None, "it is not on its way out");
-        assert_eq!(free(&source(json!({"metadata.deletionTimestamp": "x"})), []), None, "it is not held");
+        assert_eq!(
+            free(&source(json!({"metadata.finalizers": [PROTECTION]})), []),
+            None,
+            "the source is not being deleted"
+        );
+        assert_eq!(free(&source(json!({"metadata.deletionTimestamp": "x"})), []), None, "it has no finalizer");
     }
 
     #[test]
-    fn what_a_claim_starts_as() {
+    fn the_source_of_a_claim() {
         let with = |reference: Value| json!({"metadata": {"namespace": "a"}, "spec": {"dataSourceRef": reference}});
         assert_eq!(start(&with(Value::Null)), Start::Empty);
         assert_eq!(start(&with(json!({"kind": "PersistentVolumeClaim", "name": "x"}))), Start::Claim("x"));

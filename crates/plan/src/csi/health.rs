@@ -1,7 +1,7 @@
-//! Volumes whose data is gone: which volumes a driver must have, and how PV and claim say that the data is missing.
+//! Plans the health monitor: which volumes a driver must have, and how PV and claim report missing data.
 //!
-//! A PV's status has no conditions, so `status.reason` and `status.message` say it (`kubectl get pv` shows the reason). A claim has
-//! the condition [`MISSING`].
+//! A PV's status has no conditions, so `status.reason` and `status.message` report it (`kubectl get pv` shows the reason).
+//! A claim gets the condition [`MISSING`].
 
 use super::csi_source;
 use super::reclaim::UNCONFIRMED;
@@ -12,11 +12,11 @@ use object::{Value, condition, json};
 
 /// The condition of a claim, the reason in the status of a PV, and the reason of events.
 pub const MISSING: &str = "VolumeDataMissing";
-/// The reason of events when the data is back.
+/// The reason of events when the data is available again.
 pub const FOUND: &str = "VolumeDataFound";
 
-/// The handle of a volume that the driver must have. `None` for volumes of other drivers, and for volumes that the provisioner may be
-/// deleting: their data may go before their object.
+/// The handle of a volume that the driver must have. `None` for volumes of other drivers, and for volumes that the
+/// provisioner may be deleting: their data may be deleted before their PV.
 pub fn expected_handle<'a>(volume: &'a Value, driver: &str) -> Option<&'a str> {
     let (of, handle) = csi_source(volume)?;
     let policy = volume.text(&["spec", "persistentVolumeReclaimPolicy"]);
@@ -27,20 +27,21 @@ pub fn expected_handle<'a>(volume: &'a Value, driver: &str) -> Option<&'a str> {
     (of == driver && !may_be_deleted).then_some(handle)
 }
 
-/// Whether the status of a volume says that its data is missing.
+/// Whether the status of a PV reports missing data.
 pub fn says_missing(volume: &Value) -> bool {
     volume.text(&["status", "reason"]) == MISSING
 }
 
-/// What is wrong with a volume, for its status, its claim and events.
+/// The message for the PV's status, its claim and the events.
 pub fn message(volume: &Value, why: &str) -> String {
     format!("PersistentVolume {}: its data is missing: {why}; restore it from a backup", name(volume))
 }
 
-/// The merge patch for the status of a volume; `None` when it says so already. `missing` is the [`message`], if its data is missing.
+/// The merge patch for the status of a PV; `None` if it needs no change. `missing` is the [`message`] if data is
+/// missing.
 pub fn volume_status(volume: &Value, missing: Option<&str>) -> Option<Value> {
     let status = match missing {
-        // What a person must confirm about a volume without a claim is said first.
+        // A status that asks a user to confirm a deletion takes precedence.
         Some(_) if volume.text(&["status", "reason"]) == UNCONFIRMED => return None,
         Some(message) if says_missing(volume) && volume.text(&["status", "message"]) == message => return None,
         Some(message) => json!({"reason": MISSING, "message": message}),
@@ -50,12 +51,12 @@ pub fn volume_status(volume: &Value, missing: Option<&str>) -> Option<Value> {
     Some(json!({"metadata": {"uid": uid(volume)}, "status": status}))
 }
 
-/// Whether a claim uses a volume.
+/// Whether a claim is bound to a volume.
 pub fn is_claim_of(claim: &Value, volume: &Value) -> bool {
     uid(claim) == volume.text(&["spec", "claimRef", "uid"]) && claim.text(&["spec", "volumeName"]) == name(volume)
 }
 
-/// The merge patch for the status of the volume's claim; `None` when it says so already.
+/// The merge patch for the status of the volume's claim; `None` if it needs no change.
 pub fn claim_status(claim: &Value, missing: Option<&str>, now: Timestamp) -> Option<Value> {
     let path = &["status", "conditions"];
     let mut conditions = json!({"status": {"conditions": claim.items(path)}});
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_of_others_and_those_that_may_be_on_their_way_out_are_not_judged() {
+    fn volumes_of_other_drivers_and_volumes_being_deleted_are_not_monitored() {
         for (driver, phase, policy, leaving, judged) in [
             ("d", "Bound", "Delete", false, true),
             ("d", "Bound", "Retain", true, true),
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_written_once_and_taken_back_without_the_other_conditions() {
+    fn the_condition_is_written_once_and_removed_without_the_others() {
         let now = Timestamp::UNIX_EPOCH;
         let mut volume = volume("d", "Bound", "Delete");
         let mut claim = json!({
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_person_keeps_its_reason() {
+    fn an_unconfirmed_deletion_keeps_its_reason() {
         let mut volume = volume("d", "Released", "Retain");
         volume.put(&["status", "reason"], UNCONFIRMED);
         assert_eq!((volume_status(&volume, Some("x")), volume_status(&volume, None)), (None, None));

@@ -1,32 +1,32 @@
-//! What is written down before a driver is called, so that whoever comes after a crash can finish it.
+//! What is journaled before a driver is called, so that a process that starts after a crash can finish it.
 //!
-//! Objects cannot say these things: before a volume is made there is no object for it, and a volume object that is already on its way
-//! out can no longer be held. Claims are not the place either: their owners may write what they like into them, and must not order
-//! volumes with parameters and secrets of their choice.
+//! Objects cannot hold this: before a volume is created it has no PV, and a PV that is already being deleted cannot get
+//! a finalizer any more. Claims are not safe either: their owners can write anything into them, and must not be able to
+//! request volumes with parameters and Secrets of their choice.
 
 use super::SecretRef;
 use super::provision::Intent;
 use object::access::Access;
 use serde::{Deserialize, Serialize};
 
-/// One note, under the volume's name, or under [`Doomed::own_key`].
+/// A journal entry, under the volume's name or under [`PendingDeletion::own_key`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Entry {
-    /// A driver may have been asked to make this volume.
+    /// A driver may have been asked to create this volume.
     Create(Box<Intent>),
-    /// This volume is to be deleted when its claim is gone, even if its object goes before.
-    Delete(Box<Doomed>),
+    /// This volume is to be deleted when its claim is deleted, even if its PV is deleted first.
+    Delete(Box<PendingDeletion>),
 }
 
-/// A volume to delete: all that it takes, without its object.
+/// All that the deletion of a volume needs when its PV no longer exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Doomed {
+pub struct PendingDeletion {
     pub volume: String,
     pub uid: String,
-    /// The version of the object that was seen.
+    /// The resource version of the PV that was seen.
     pub version: String,
-    /// Its object was seen to go while its policy was Delete. Without this, an object that is gone may have been changed to Retain
-    /// before, while nobody looked.
+    /// The PV was seen to be deleted while its policy was `Delete`. Otherwise its policy may have become `Retain`
+    /// before it disappeared unobserved.
     pub gone: bool,
     pub driver: String,
     pub handle: String,
@@ -37,33 +37,33 @@ pub struct Doomed {
     pub claim_uid: String,
 }
 
-impl Doomed {
+impl PendingDeletion {
     pub fn own_key(&self) -> String {
         own_key(&self.uid)
     }
 }
 
-/// What the note about a volume is under when another one has its name: no volume is called so, because of the underscore.
+/// The key of a deletion when another volume has the name. No volume name begins with an underscore.
 pub fn own_key(uid: &str) -> String {
     format!("_{uid}")
 }
 
 impl Entry {
-    /// Whose volume it is about.
+    /// The driver of the entry's volume.
     pub fn driver(&self) -> &str {
         match self {
             Entry::Create(intent) => &intent.driver,
-            Entry::Delete(doomed) => &doomed.driver,
+            Entry::Delete(deletion) => &deletion.driver,
         }
     }
 
-    /// Whether it is about the volume that another note would have deleted.
-    pub fn is_about(&self, doomed: &Doomed) -> bool {
+    /// Whether the entry is about the volume of this deletion.
+    pub fn is_about(&self, deletion: &PendingDeletion) -> bool {
         match self {
             Entry::Create(intent) => {
-                intent.driver == doomed.driver && intent.claim().text(&["uid"]) == doomed.claim_uid
+                intent.driver == deletion.driver && intent.claim().text(&["uid"]) == deletion.claim_uid
             }
-            Entry::Delete(other) => other.uid == doomed.uid,
+            Entry::Delete(other) => other.uid == deletion.uid,
         }
     }
 
@@ -71,7 +71,7 @@ impl Entry {
         serde_json::to_string(self).expect("strings, numbers and maps with string keys are JSON")
     }
 
-    /// `None` for what nobody here has written.
+    /// `None` for text that is not a journal entry.
     pub fn from_text(text: &str) -> Option<Entry> {
         serde_json::from_str(text).ok()
     }

@@ -1,10 +1,10 @@
-//! In-tree volumes whose plugins were handed over to CSI drivers.
+//! In-tree volume sources that were migrated to CSI drivers.
 
 use object::Value;
 use object::access::Access;
 use std::borrow::Cow;
 
-/// What a volume is called by its driver: by its CSI source, or by the in-tree source that the driver took over.
+/// The volume handle: from the CSI source, or converted from the migrated in-tree source.
 pub fn handle(volume: &Value) -> Option<Cow<'_, str>> {
     if let Some((_, handle)) = super::csi_source(volume) {
         return Some(handle.into());
@@ -27,7 +27,7 @@ pub fn handle(volume: &Value) -> Option<Cow<'_, str>> {
         let zone = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"]
             .iter()
             .find_map(|label| text(&["metadata", "labels", label]))?;
-        // A regional disk names its zones with a double underscore between them; the region is a zone without its last letter.
+        // A regional disk has its zones joined by two underscores; the region is a zone name without its last part.
         let place = match zone.split_once("__") {
             None => format!("zones/{zone}"),
             Some((first, _)) => format!("regions/{}", first.rsplit_once('-').map_or(first, |(region, _)| region)),
@@ -43,7 +43,7 @@ mod tests {
     use object::json;
 
     #[test]
-    fn volumes_are_called_as_their_drivers_call_them() {
+    fn handles_of_migrated_volumes() {
         let zone = json!({"labels": {"topology.kubernetes.io/zone": "z-1a"}});
         let zones = json!({"labels": {"topology.kubernetes.io/zone": "z-1a__z-1b"}});
         let cases = [

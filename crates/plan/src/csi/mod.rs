@@ -1,7 +1,7 @@
-//! The side controllers of CSI drivers: what to ask of a driver, and what its answers mean for the objects.
+//! Plans the CSI controllers: what to request from a driver, and what its responses mean for the objects.
 //!
-//! Nothing here knows gRPC. A call is a value ([`provision::CreateVolume`], [`resize::Expand`], …), an answer is a value or a
-//! [`Failure`], and in between somebody else has called.
+//! Nothing here knows gRPC. A request is a value ([`provision::CreateVolume`], [`resize::Expand`], …), and a response
+//! is a value or a [`Failure`]. The executor makes the call.
 
 pub mod capacity;
 pub mod cloning;
@@ -27,7 +27,7 @@ pub use crate::bind::{PROVISIONED_BY, SELECTED_NODE, STORAGE_PROVISIONERS};
 pub use crate::reclaim::EXTERNAL_FINALIZER as FINALIZER;
 pub use crate::reclaim::migration::MIGRATED_TO;
 
-/// A driver: what it is called, what it can do, and how it is to be used.
+/// A driver: its name, its capabilities and its options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Driver {
     pub name: String,
@@ -35,13 +35,13 @@ pub struct Driver {
     pub options: Options,
 }
 
-/// What a driver says that it can do.
+/// The capabilities that a driver reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
     pub controller_service: bool,
     pub create_delete: bool,
     pub clone: bool,
-    /// Volumes are attached to nodes by the controller service, and must be detached before they are deleted.
+    /// The controller service attaches volumes to nodes, and they must be detached before they are deleted.
     pub publish: bool,
     pub expand: bool,
     pub modify: bool,
@@ -49,28 +49,28 @@ pub struct Abilities {
     pub single_node_multi_writer: bool,
     /// Not every volume is reachable from every node.
     pub topology: bool,
-    /// Nodes can grow what is on the volume.
+    /// NodeExpandVolume grows the file system.
     pub node_expand: bool,
-    /// It lists its volumes and says whether each is as it should be.
+    /// ListVolumes reports the condition of each volume.
     pub list_conditions: bool,
 }
 
-/// How a driver is to be used: what people set with the flags of the stock sidecars.
+/// How to use a driver: the options that the standard sidecars have as flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The file system of volumes whose class names none.
+    /// The file system if the class names none.
     pub default_fs_type: String,
-    /// Tell the driver the names of claim and volume.
+    /// Pass the names of claim and volume as parameters.
     pub extra_create_metadata: bool,
-    /// Offer only the selected node's place.
+    /// Offer only the selected node's segment.
     pub strict_topology: bool,
-    /// Offer all places of the cluster when nothing else narrows them.
+    /// Offer all segments of the cluster if nothing else limits them.
     pub immediate_topology: bool,
-    /// Volumes of claims that only read are published read-only.
+    /// Publish volumes of claims that only read as read-only.
     pub publish_read_only: bool,
-    /// How long a call may take.
+    /// The timeout of a call, in seconds.
     pub timeout_s: u64,
-    /// Volumes are compared with those that the driver lists this often; 0: never.
+    /// How often PVs are compared with the driver's volumes, in seconds; 0: never.
     pub monitor_interval_s: u64,
 }
 
@@ -88,7 +88,7 @@ impl Default for Options {
     }
 }
 
-/// Why a call failed: gRPC's codes.
+/// The gRPC status codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     Canceled,
@@ -110,12 +110,12 @@ pub enum Code {
 }
 
 impl Code {
-    /// Whether the driver may still be at it, or may have done it: the answer says nothing about the work.
+    /// Whether the outcome is unknown: the driver may still execute the call or have completed it.
     pub fn leaves_open(self) -> bool {
         matches!(self, Code::Canceled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted)
     }
 
-    /// For expanding and modifying, a driver that is short of something is still at it.
+    /// The same for expanding and modifying, where ResourceExhausted also leaves the outcome unknown.
     pub fn leaves_change_open(self) -> bool {
         self.leaves_open() || self == Code::ResourceExhausted
     }
@@ -127,7 +127,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// A call that failed. One that broke on its way, so that no driver's word came back, is `Unavailable`.
+/// A failed call. A call that the transport failed, without a response of the driver, is `Unavailable`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub code: Code,
@@ -146,14 +146,14 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Where the credentials for a call are.
+/// The Secret with the credentials for a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretRef {
     pub namespace: String,
     pub name: String,
 }
 
-/// How a volume is to be used.
+/// How a volume is accessed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capability {
     pub mode: AccessMode,
@@ -176,7 +176,7 @@ pub enum AccessType {
 }
 
 impl Capability {
-    /// The capability for one access mode of a claim or volume, on this driver.
+    /// The capability for one access mode of a claim or PV with this driver.
     pub fn of(mode: &str, access: AccessType, driver: &Driver) -> Capability {
         let finer = driver.can.single_node_multi_writer;
         let mode = match mode {
@@ -190,7 +190,7 @@ impl Capability {
     }
 }
 
-/// Something to tell people.
+/// A Kubernetes event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub warning: bool,
@@ -207,7 +207,7 @@ impl Event {
     }
 }
 
-/// What to write after an answer: the volume first, then the claim's status (merge patches).
+/// Patches to write after a response: first the PV, then the claim's status (merge patches).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Finish {
     pub volume: Option<Value>,
@@ -217,7 +217,7 @@ pub struct Finish {
     pub again: bool,
 }
 
-/// The driver and handle of a volume that is a CSI driver's by its source.
+/// Driver and handle of a PV with a CSI source.
 pub fn csi_source(volume: &Value) -> Option<(&str, &str)> {
     let source = volume.at(&["spec", "csi"])?;
     Some((source.text(&["driver"]), source.text(&["volumeHandle"])))

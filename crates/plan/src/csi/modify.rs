@@ -1,4 +1,4 @@
-//! Claims that want another VolumeAttributesClass than their volume has.
+//! Plans claims that request another VolumeAttributesClass than their volume has.
 
 use super::provision::string_map;
 use super::resize::{SLOW, drop_conditions, rests, status_patch};
@@ -19,18 +19,18 @@ pub struct Modify {
 /// What is remembered between attempts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// The last call ended for good: another class may be asked for. Nothing is known of calls before a restart.
+    /// The last call has a final outcome, so another class may be requested. Unknown (false) after a restart.
     pub ended: bool,
-    /// This class cannot be had; it rests until then.
+    /// The driver called this class infeasible; retry at this time.
     pub slow: Option<(String, Timestamp)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Nothing,
-    /// It rests until then.
+    /// Retry at this time.
     Rest(Timestamp),
-    /// Only this is to be written and told: a merge patch of the claim's status.
+    /// Only patch the claim's status and record an event.
     Note {
         claim: Option<Value>,
         event: Option<Event>,
@@ -41,30 +41,30 @@ pub enum Step {
 /// One attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Modification {
-    /// A merge patch of the claim's status, before the call.
+    /// A merge patch of the claim's status, sent before the call.
     pub mark: Option<Value>,
     pub call: Modify,
-    /// The class that is asked for.
+    /// The requested class.
     pub class: String,
     pub begins: Event,
 }
 
 const CONDITIONS: [&str; 2] = ["ModifyingVolume", "ModifyVolumeError"];
 
-/// Whether there is anything to consider, as far as the claim alone can tell.
+/// Whether the claim may need a modification, judging by the claim alone.
 pub fn is_due(claim: &Value) -> bool {
     let facts = Facts::of(claim);
     claim.text(&["status", "phase"]) == "Bound" && (facts.wanted != facts.current || facts.is_noted)
 }
 
-/// The class that is asked for next: the one that a call is under way for, else the wanted one.
+/// The class to request next: the class of a call without a final outcome, or else the class in the spec.
 pub fn next_class<'a>(claim: &'a Value, memory: &Memory) -> &'a str {
     let facts = Facts::of(claim);
     let pinned = facts.state == "InProgress" && (!memory.ended || facts.wanted.is_empty());
     if pinned { facts.target } else { facts.wanted }
 }
 
-/// What to do for a bound claim and its volume; `class` is the object of [`next_class`].
+/// Plans a bound claim and its volume; `class` is the object named by [`next_class`].
 pub fn plan(
     claim: &Value,
     volume: &Value,
@@ -114,7 +114,7 @@ pub fn plan(
     }))
 }
 
-/// What an answer means. `claim` is as it is after the mark.
+/// Interprets the response. `claim` is the claim after the patch `mark`.
 pub fn finish(
     claim: &Value,
     volume: &Value,
@@ -174,7 +174,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// The wish was taken back before anything was done.
+/// The spec was changed back before the driver was called.
 fn cancel(claim: &Value) -> Step {
     if condition::get(claim, "ModifyingVolume").is_none() {
         return Step::Nothing;
@@ -185,7 +185,7 @@ fn cancel(claim: &Value) -> Step {
     Step::Note { claim: status_patch(claim, &changed), event }
 }
 
-/// The class cannot be used yet; its appearance is waited for. A call that is under way stays so.
+/// The class cannot be used yet; the watch of classes requeues the claim. A call in progress stays in progress.
 fn pending(claim: &Value, why: String) -> Step {
     let mut changed = claim.clone();
     if Facts::of(claim).state != "InProgress" {

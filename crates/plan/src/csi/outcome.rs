@@ -1,4 +1,4 @@
-//! What a driver's answer to a request for a volume means.
+//! Interprets a driver's response to CreateVolume.
 
 use super::provision::Intent;
 use super::topology::{self, Segment};
@@ -9,69 +9,69 @@ use object::quantity::Quantity;
 use object::{Value, json};
 use std::collections::BTreeMap;
 
-/// Who made the volume, for the driver's nodes to read.
+/// The volume attribute that names the provisioner, read by the driver's node plugin.
 const IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
 
-/// How often and for how long a driver must refuse, after an answer of it was lost, until it is believed that it has made nothing.
+/// After a lost response: how often and for how long a driver must refuse until no volume is assumed to exist.
 const BELIEVED_AFTER: u32 = 5;
 const BELIEVED_AFTER_S: i64 = 60;
 
-/// A volume that a driver made.
+/// A volume that a driver created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Created {
     pub handle: String,
-    /// 0 when the driver does not say.
+    /// 0 if the driver does not say.
     pub bytes: i64,
     pub context: BTreeMap<String, String>,
-    /// Where it is reachable from; empty = everywhere.
+    /// The topology segments from which it is reachable; empty = everywhere.
     pub places: Vec<Segment>,
-    /// Whether the driver says that it is a copy.
+    /// Whether the driver says that it is a copy of the source.
     pub is_copy: bool,
 }
 
-/// What to do after an answer.
+/// What to do after a response.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// Save this volume object; then what was written down is done.
+    /// Save this PV; the intent is then fulfilled.
     Save(Box<Value>),
-    /// It is not what was asked for: delete it, then nothing exists.
+    /// The volume does not match the request: delete it.
     Discard { handle: String, why: String },
-    /// There may or may not be a volume: ask again, the same.
+    /// A volume may or may not exist: repeat the same request.
     Open { why: String },
-    /// There is no volume: forget what was written down, decide anew later. `infeasible`: much later, unless the class changes.
+    /// No volume exists: remove the intent and plan again later. `infeasible`: much later, unless the class changes.
     Refused { why: String, infeasible: bool },
-    /// There is no volume, and there is no room where the node is.
+    /// No volume exists, and the selected node's topology segment has no capacity.
     Reschedule { why: String },
 }
 
-/// Whether a driver may hold a volume that nobody was told of.
+/// Whether a driver may hold a volume whose CreateVolume response was lost.
 ///
-/// A refusal settles the call that it answers, not an earlier one whose answer was lost. A driver is asked again until it either names
-/// the volume, or has said so often that the request cannot be met that the volume cannot be there: one that is there must be named.
+/// A refusal answers its own call, not an earlier one. The request is repeated until the driver either returns the volume,
+/// or has refused so often that no volume can exist: a driver must return a volume that exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Doubt {
+pub struct Uncertainty {
     open: bool,
     refusals: u32,
     refused_since: Option<Timestamp>,
 }
 
-impl Doubt {
-    /// An earlier call may have been made whose answer is unknown.
-    pub fn open() -> Doubt {
-        Doubt { open: true, ..Doubt::default() }
+impl Uncertainty {
+    /// An earlier call may have been made whose response is unknown.
+    pub fn open() -> Uncertainty {
+        Uncertainty { open: true, ..Uncertainty::default() }
     }
 
-    /// Takes note of a failure; returns whether it is certain now that there is no volume.
+    /// Records a failure; returns whether it is now certain that no volume exists.
     fn settles(&mut self, code: Code, now: Timestamp) -> bool {
         if code.leaves_open() {
-            *self = Doubt::open();
+            *self = Uncertainty::open();
             return false;
         }
         if !self.open {
             return true;
         }
         if !matches!(code, Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted) {
-            *self = Doubt::open();
+            *self = Uncertainty::open();
             return false;
         }
         self.refusals = self.refusals.saturating_add(1);
@@ -79,20 +79,25 @@ impl Doubt {
         let settled =
             self.refusals >= BELIEVED_AFTER && now.duration_since(since) >= SignedDuration::from_secs(BELIEVED_AFTER_S);
         if settled {
-            *self = Doubt::default();
+            *self = Uncertainty::default();
         }
         settled
     }
 }
 
-/// What an answer means; `doubt` is what was known before, and is brought up to date.
-pub fn judge(intent: &Intent, answer: Result<Created, Failure>, doubt: &mut Doubt, now: Timestamp) -> Outcome {
+/// Interprets a response, and updates `uncertainty`, which is what earlier responses left open.
+pub fn classify(
+    intent: &Intent,
+    answer: Result<Created, Failure>,
+    uncertainty: &mut Uncertainty,
+    now: Timestamp,
+) -> Outcome {
     let failure = match answer {
         Ok(created) => return made(intent, created),
         Err(failure) => failure,
     };
     let why = failure.to_string();
-    if !doubt.settles(failure.code, now) {
+    if !uncertainty.settles(failure.code, now) {
         return Outcome::Open { why };
     }
     if failure.code == Code::ResourceExhausted && intent.reschedules {
@@ -104,7 +109,7 @@ pub fn judge(intent: &Intent, answer: Result<Created, Failure>, doubt: &mut Doub
 fn made(intent: &Intent, created: Created) -> Outcome {
     let required = intent.request.required_bytes;
     if created.handle.is_empty() {
-        return Outcome::Open { why: "the driver made a volume but did not say which".to_owned() };
+        return Outcome::Open { why: "the driver returned a volume without a handle".to_owned() };
     }
     if created.bytes != 0 && created.bytes < required {
         let why = format!("created volume capacity {} less than requested capacity {required}", created.bytes);
@@ -161,11 +166,12 @@ mod tests {
         Err(Failure::new(code, "x"))
     }
 
-    /// D3: a driver that does not say made what was asked for.
+    /// D3: a size of 0 in the response means the requested size.
     #[test]
-    fn a_volume_is_saved_with_the_size_that_it_has() {
+    fn a_volume_is_saved_with_the_size_from_the_response() {
         for (bytes, want) in [(0, "1Gi"), (1 << 30, "1Gi"), (3 << 30, "3Gi"), ((1 << 30) + 1, "1073741825")] {
-            let Outcome::Save(volume) = judge(&intent(), Ok(created(bytes)), &mut Doubt::default(), at(0)) else {
+            let Outcome::Save(volume) = classify(&intent(), Ok(created(bytes)), &mut Uncertainty::default(), at(0))
+            else {
                 panic!()
             };
             assert_eq!(volume["spec"]["capacity"]["storage"], want);
@@ -176,72 +182,83 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_small_or_no_copy_is_discarded() {
-        let small = judge(&intent(), Ok(created(5)), &mut Doubt::default(), at(0));
+    fn volumes_that_are_too_small_or_not_a_copy_are_discarded() {
+        let small = classify(&intent(), Ok(created(5)), &mut Uncertainty::default(), at(0));
         assert!(matches!(small, Outcome::Discard { why, .. } if why.contains("less than requested capacity")));
         let mut copy = intent();
         copy.request.source = Some("s".to_owned());
-        let empty = judge(&copy, Ok(created(0)), &mut Doubt::default(), at(0));
+        let empty = classify(&copy, Ok(created(0)), &mut Uncertainty::default(), at(0));
         assert!(matches!(empty, Outcome::Discard { why, .. } if why.contains("content source missing")));
-        let good = judge(&copy, Ok(Created { is_copy: true, ..created(0) }), &mut Doubt::default(), at(0));
+        let good = classify(&copy, Ok(Created { is_copy: true, ..created(0) }), &mut Uncertainty::default(), at(0));
         assert!(matches!(good, Outcome::Save(_)));
-        let nameless = judge(&intent(), Ok(Created::default()), &mut Doubt::default(), at(0));
+        let nameless = classify(&intent(), Ok(Created::default()), &mut Uncertainty::default(), at(0));
         assert!(matches!(nameless, Outcome::Open { .. }));
     }
 
-    /// The classes of digest 5.6.
+    /// The error classes of digest 5.6.
     #[test]
-    fn failures_leave_open_refuse_or_ask_for_another_node() {
+    fn failures_leave_the_outcome_open_refuse_or_reschedule() {
         use Code::*;
         for code in [Canceled, DeadlineExceeded, Unavailable, Aborted] {
-            let mut doubt = Doubt::default();
-            assert!(matches!(judge(&intent(), fail(code), &mut doubt, at(0)), Outcome::Open { .. }), "{code}");
-            assert_eq!(doubt, Doubt::open());
+            let mut uncertainty = Uncertainty::default();
+            assert!(matches!(classify(&intent(), fail(code), &mut uncertainty, at(0)), Outcome::Open { .. }), "{code}");
+            assert_eq!(uncertainty, Uncertainty::open());
         }
         for code in [Unknown, NotFound, AlreadyExists, PermissionDenied, OutOfRange, Internal, ResourceExhausted] {
-            let outcome = judge(&intent(), fail(code), &mut Doubt::default(), at(0));
+            let outcome = classify(&intent(), fail(code), &mut Uncertainty::default(), at(0));
             assert!(matches!(outcome, Outcome::Refused { infeasible: false, .. }), "{code}");
         }
-        let outcome = judge(&intent(), fail(InvalidArgument), &mut Doubt::default(), at(0));
+        let outcome = classify(&intent(), fail(InvalidArgument), &mut Uncertainty::default(), at(0));
         assert!(matches!(outcome, Outcome::Refused { infeasible: true, .. }));
         let movable = Intent { reschedules: true, ..intent() };
-        let outcome = judge(&movable, fail(ResourceExhausted), &mut Doubt::default(), at(0));
+        let outcome = classify(&movable, fail(ResourceExhausted), &mut Uncertainty::default(), at(0));
         assert!(matches!(outcome, Outcome::Reschedule { .. }));
     }
 
-    /// Digest 11.5: a lost answer, then a refusal: the volume may be there.
+    /// Digest 11.5: after a lost response and a refusal, the volume may exist.
     #[test]
-    fn after_a_lost_answer_one_refusal_settles_nothing() {
+    fn after_a_lost_response_one_refusal_is_not_final() {
         for code in [Code::Internal, Code::AlreadyExists, Code::NotFound, Code::InvalidArgument] {
-            let mut doubt = Doubt::default();
-            judge(&intent(), fail(Code::DeadlineExceeded), &mut doubt, at(0));
-            let next = judge(&intent(), fail(code), &mut doubt, at(1));
+            let mut uncertainty = Uncertainty::default();
+            classify(&intent(), fail(Code::DeadlineExceeded), &mut uncertainty, at(0));
+            let next = classify(&intent(), fail(code), &mut uncertainty, at(1));
             assert!(matches!(next, Outcome::Open { .. }), "{code}");
-            let Outcome::Save(_) = judge(&intent(), Ok(created(0)), &mut doubt, at(2)) else { panic!("{code}") };
+            let Outcome::Save(_) = classify(&intent(), Ok(created(0)), &mut uncertainty, at(2)) else {
+                panic!("{code}")
+            };
         }
-        // An internal error never says that there is nothing.
-        let mut doubt = Doubt::open();
+        // An internal error never rules out a volume.
+        let mut uncertainty = Uncertainty::open();
         for second in 0..1000 {
-            assert!(matches!(judge(&intent(), fail(Code::Internal), &mut doubt, at(second)), Outcome::Open { .. }));
+            assert!(matches!(
+                classify(&intent(), fail(Code::Internal), &mut uncertainty, at(second)),
+                Outcome::Open { .. }
+            ));
         }
     }
 
     #[test]
-    fn a_driver_that_keeps_refusing_is_believed_in_the_end() {
-        let mut doubt = Doubt::open();
+    fn repeated_refusals_for_a_minute_are_final() {
+        let mut uncertainty = Uncertainty::open();
         for second in [0, 10, 20, 30] {
-            assert!(matches!(judge(&intent(), fail(Code::OutOfRange), &mut doubt, at(second)), Outcome::Open { .. }));
+            assert!(matches!(
+                classify(&intent(), fail(Code::OutOfRange), &mut uncertainty, at(second)),
+                Outcome::Open { .. }
+            ));
         }
-        assert!(matches!(judge(&intent(), fail(Code::OutOfRange), &mut doubt, at(59)), Outcome::Open { .. }));
-        assert!(matches!(judge(&intent(), fail(Code::OutOfRange), &mut doubt, at(60)), Outcome::Refused { .. }));
-        assert_eq!(doubt, Doubt::default());
+        assert!(matches!(classify(&intent(), fail(Code::OutOfRange), &mut uncertainty, at(59)), Outcome::Open { .. }));
+        assert!(matches!(
+            classify(&intent(), fail(Code::OutOfRange), &mut uncertainty, at(60)),
+            Outcome::Refused { .. }
+        ));
+        assert_eq!(uncertainty, Uncertainty::default());
 
-        // Anything else in between starts the count anew.
-        let mut doubt = Doubt::open();
+        // Any other error in between restarts the count.
+        let mut uncertainty = Uncertainty::open();
         for second in [0, 10, 20, 30] {
-            judge(&intent(), fail(Code::OutOfRange), &mut doubt, at(second));
+            classify(&intent(), fail(Code::OutOfRange), &mut uncertainty, at(second));
         }
-        judge(&intent(), fail(Code::Unavailable), &mut doubt, at(40));
-        assert!(matches!(judge(&intent(), fail(Code::OutOfRange), &mut doubt, at(100)), Outcome::Open { .. }));
+        classify(&intent(), fail(Code::Unavailable), &mut uncertainty, at(40));
+        assert!(matches!(classify(&intent(), fail(Code::OutOfRange), &mut uncertainty, at(100)), Outcome::Open { .. }));
     }
 }

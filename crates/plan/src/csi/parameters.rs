@@ -1,21 +1,21 @@
-//! The parameters of a storage class: some are for us, the rest is for the driver.
+//! The parameters of a StorageClass: some are for the provisioner, the others for the driver.
 
 use super::secret::Use;
 use object::Map;
 use std::collections::BTreeMap;
 
-/// Keys with this prefix are for us.
+/// Keys with this prefix are for the provisioner.
 pub const RESERVED: &str = "csi.storage.k8s.io/";
 
-/// What a class says beside its secrets.
+/// The parameters of a class, without its Secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
     pub for_driver: BTreeMap<String, String>,
-    /// Empty when none is named.
+    /// Empty if the class names none.
     pub fs_type: String,
 }
 
-/// Sorts a class's parameters; the error is final.
+/// Splits a class's parameters. Retrying does not help after an error.
 pub fn sort(parameters: &Map) -> Result<Parameters, String> {
     let mut sorted = Parameters::default();
     let mut fs_types = 0;
@@ -59,7 +59,7 @@ mod tests {
 
     /// D16, D17
     #[test]
-    fn ours_are_kept_back_and_unknown_ones_of_ours_refused() {
+    fn reserved_keys_are_not_passed_to_the_driver_and_unknown_ones_are_refused() {
         let given = json!({
             "csi.storage.k8s.io/fstype": "xfs", "foo": "bar", "csi.storage.k8s.io/node-stage-secret-name": "s",
             "csi.storage.k8s.io/secret-namespace": "n", "csiProvisionerSecretName": "old",

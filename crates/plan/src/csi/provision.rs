@@ -1,5 +1,5 @@
-//! What to ask of a driver for a claim: the whole request and the volume object to be, decided once and written down before the
-//! driver is called. Every later attempt repeats it to the letter, whatever becomes of claim and class meanwhile.
+//! Plans the request to a driver for a claim. The request and the PV are computed once and journaled before the driver
+//! is called. Every retry repeats exactly this request, whatever happens to claim and class meanwhile.
 
 use super::cloning::{self, Start};
 use super::parameters::{self, Parameters};
@@ -17,7 +17,7 @@ use object::{Value, json};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A request to make a volume.
+/// A CreateVolume request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateVolume {
     pub name: String,
@@ -31,14 +31,14 @@ pub struct CreateVolume {
     pub secret: Option<SecretRef>,
 }
 
-/// What is written down before a driver is asked for a volume: enough to ask again and to finish, with nothing else at hand.
+/// What is journaled before CreateVolume: enough to repeat the call and to save the PV, without other objects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Intent {
     pub driver: String,
     pub request: CreateVolume,
-    /// The volume object, all but what only the driver can say.
+    /// The PV, except the fields that only the response has.
     pub volume: Value,
-    /// Whether another node can be selected when this one's place is full.
+    /// Whether another node can be selected if the topology segment of this one has no capacity.
     pub reschedules: bool,
 }
 
@@ -52,13 +52,13 @@ impl Intent {
     }
 }
 
-/// What is seen of a claim and of what it refers to.
+/// A claim and the objects that it refers to.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     pub claim: &'a Value,
     pub class: Option<&'a Value>,
     pub attributes_class: Option<&'a Value>,
-    /// The claim to copy, and its volume.
+    /// The claim to copy, and its PV.
     pub source: Option<&'a Value>,
     pub source_volume: Option<&'a Value>,
     pub cluster: Cluster<'a>,
@@ -67,36 +67,36 @@ pub struct Seen<'a> {
 /// What to do for a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// It is not for us, or not yet.
+    /// The claim is not for this driver, or not ready.
     Nothing,
-    /// Somebody else makes the volume; people are told so.
+    /// An external populator creates the volume; record this event.
     Leave(Event),
-    /// It cannot be asked for, for this reason; things may change.
+    /// The volume cannot be requested now, for this reason. Retried.
     Failed(String),
     /// The selected node cannot be used.
     Reschedule(String),
-    /// The source of the copy is to be held first: a merge patch of it.
+    /// First add the finalizer to the source of the copy, with this merge patch.
     HoldSource(Value),
-    /// Write this down, then ask the driver.
+    /// Journal this intent, then call the driver.
     Create(Box<Intent>),
 }
 
-/// The name of a claim's volume.
+/// The name of a claim's PV.
 pub fn volume_name(claim: &Value) -> String {
     format!("pvc-{}", uid(claim))
 }
 
-/// The driver that is asked to make a claim's volume: the binder's word, without which nobody acts.
+/// The driver that the binder asked for in the claim's annotation. Without it no provisioner acts.
 pub fn wanted_driver(claim: &Value) -> Option<&str> {
     let migrated = annotation(claim, MIGRATED_TO);
     let asked = STORAGE_PROVISIONERS.iter().map(|key| annotation(claim, key));
     asked.chain([migrated]).find(|driver| !driver.is_empty())
 }
 
-/// What to do for a claim that has no volume object yet.
+/// Plans a claim that has no PV yet.
 pub fn plan(seen: &Seen, driver: &Driver) -> Step {
     let claim = seen.claim;
-    // A claim on its way out needs no volume any more.
+    // A claim that is being deleted needs no volume.
     if !claim.text(&["spec", "volumeName"]).is_empty() || terminating(claim) {
         return Step::Nothing;
     }
@@ -233,7 +233,7 @@ pub(super) fn string_map(object: &Value, path: &[&str]) -> BTreeMap<String, Stri
     members.map(|(key, value)| (key.to_string(), value.as_str().unwrap_or("").to_owned())).collect()
 }
 
-/// The secrets that a class names, by use.
+/// The Secrets that a class names, by use.
 struct Secrets(Vec<(Use, SecretRef)>);
 
 impl Secrets {
@@ -254,7 +254,7 @@ impl Secrets {
     }
 }
 
-/// The volume object, all but what only the driver can say.
+/// The PV, except the fields that only the response has.
 fn volume(claim: &Value, class: &Value, driver: &Driver, access: &AccessType, secrets: &Secrets) -> Value {
     let policy = match class.text(&["reclaimPolicy"]) {
         "" => "Delete",
@@ -296,7 +296,7 @@ fn volume(claim: &Value, class: &Value, driver: &Driver, access: &AccessType, se
             "csi": source,
         },
     });
-    // Also where policies are not to be honoured: then it is taken off when the journal says nothing of the volume any more.
+    // Also with gate HonorPVReclaimPolicy off: the finalizer is then removed once the journal no longer has the volume.
     if policy == "Delete" {
         volume.put(&["metadata", "finalizers"], json!([FINALIZER]));
     }

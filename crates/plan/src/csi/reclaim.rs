@@ -1,44 +1,44 @@
-//! What becomes of a driver's volume when its claim is gone: the reclaim policy decides, in whatever order objects are deleted and
-//! policies edited (KEP-2644).
+//! What happens to a driver's volume when its claim is deleted: the reclaim policy decides, in whatever order objects
+//! are deleted and policies changed (KEP-2644).
 //!
-//! A volume whose policy is Delete carries a finalizer while it is bound, so that its object cannot go before its backend. Where the
-//! finalizer came too late (the object was already on its way out when the policy became Delete), the deletion is written down
-//! instead. And a volume is deleted only if it is known to have served a claim here: each carries a record with its own uid, which
-//! a volume that came back from a backup does not match.
+//! A volume with the policy `Delete` has a finalizer while it is bound, so that its PV cannot be deleted before the
+//! volume. If the PV was already being deleted when the policy became `Delete`, a finalizer cannot be added any more;
+//! the deletion is journaled instead. A volume is deleted only if it is known to have served a claim in this cluster:
+//! an annotation records the PV's uid, which a PV restored from a backup does not match.
 
-use super::journal::Doomed;
+use super::journal::PendingDeletion;
 use super::{Event, FINALIZER, MIGRATED_TO, PROVISIONED_BY, annotation, csi_source, migration, secret};
 use object::access::{Access, name, terminating, uid};
 use object::kinds::volumes::class_of;
 use object::{Value, json};
 
-/// On a volume: for whom it was made or bound here.
+/// Annotation on a PV: its uid and the claim that it was provisioned for or bound to in this cluster.
 pub const RECORD: &str = "mainstay.dev/provisioned";
-/// On a volume: the user's word that it is to be deleted; its value is the volume's handle.
+/// Annotation on a PV: the user's confirmation that its data is to be deleted; the value is the volume handle.
 pub const CONFIRM: &str = "mainstay.dev/confirm-delete";
-/// In a volume's status: why it is not deleted.
+/// The reason in a PV's status for keeping the data.
 pub const UNCONFIRMED: &str = "DeletionUnconfirmed";
 
-/// What is seen of a volume that one of our drivers is responsible for.
+/// What is known about a volume of one of our drivers.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     pub volume: &'a Value,
     pub class: Option<&'a Value>,
-    /// It was made for the claim that it names, or seen bound to it, though its record may not say so yet.
+    /// It was provisioned for the claim that it references, or seen bound to it; the annotation may not say so yet.
     pub served: bool,
-    /// Its deletion is written down.
-    pub doomed: bool,
-    /// It is still written down that it is to be made.
+    /// Its deletion is in the journal.
+    pub deletion: bool,
+    /// Its creation is still in the journal.
     pub written: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// A strategic merge patch of the volume: finalizer and record.
+    /// A strategic merge patch of the PV: finalizer and annotation.
     pub patch: Option<Value>,
-    /// The finalizer is taken off, or will be when nothing is written down that would make the volume again.
+    /// The finalizer is removed now, or once the journal no longer has the volume's creation.
     pub lets_go: bool,
-    /// A merge patch of the volume's status: why it is kept, or that it no longer is.
+    /// A merge patch of the PV's status: sets or clears the reason for keeping the data.
     pub status: Option<Value>,
     pub step: Step,
 }
@@ -47,23 +47,24 @@ pub struct Plan {
 pub enum Step {
     #[default]
     Nothing,
-    /// Write its deletion down: the object cannot be held.
-    Doom(Box<Doomed>),
-    /// Its deletion is no longer wanted.
-    Spare,
-    /// Delete it at the driver, then the object.
-    Delete(Box<Doomed>),
-    /// Do not delete it, and say why.
+    /// Journal the deletion, because the PV cannot get a finalizer.
+    JournalDeletion(Box<PendingDeletion>),
+    /// Remove the deletion from the journal.
+    CancelDeletion,
+    /// Delete the volume at the driver, then the PV.
+    Delete(Box<PendingDeletion>),
+    /// Keep the volume, for this reason.
     Keep(String),
-    /// It is on its way out without the finalizer that it had: somebody took it off. Its backend stays, and people are told.
+    /// A user removed the finalizer while the PV was being deleted. Keep the volume, and report it.
     Stripped,
-    /// It is told to go and belongs to no claim: as with any volume that nobody claimed, its backend stays. Why, for people.
+    /// The PV is being deleted and no claim references it: keep the volume, as with any unclaimed PV. The text is for
+    /// an event.
     Left(String),
-    /// It is to be deleted but cannot be.
+    /// The volume should be deleted but cannot be, for this reason.
     Failed(String),
 }
 
-/// Whether a driver is responsible for a volume.
+/// Whether a volume is of this driver.
 pub fn is_of(volume: &Value, driver: &str) -> bool {
     let migrated = annotation(volume, MIGRATED_TO) == driver;
     match annotation(volume, PROVISIONED_BY) {
@@ -72,20 +73,20 @@ pub fn is_of(volume: &Value, driver: &str) -> bool {
     }
 }
 
-/// Whether a volume's record is of this very volume and of the claim that it names.
+/// Whether the annotation has this PV's uid and the uid of the claim that it references.
 pub fn is_recorded(volume: &Value) -> bool {
-    Facts::of(&Seen { volume, class: None, served: false, doomed: false, written: false }).record.is_some()
+    Facts::of(&Seen { volume, class: None, served: false, deletion: false, written: false }).record.is_some()
 }
 
-/// What to do about a volume. `honor`: the reclaim policy is honoured in any order of deletion.
+/// Plans a volume. `honor`: whether gate HonorPVReclaimPolicy is on.
 pub fn plan(seen: &Seen, driver: &str, honor: bool) -> Plan {
     let facts = Facts::of(seen);
     let add = honor && facts.deletes && !facts.leaving && facts.phase == "Bound" && !facts.held;
-    let lets_go = facts.held && (!facts.deletes || !honor || facts.is_nobodys());
+    let lets_go = facts.held && (!facts.deletes || !honor || facts.is_unclaimed());
     let remove = lets_go && !seen.written;
     let held = (facts.held || add) && !remove;
     let wanted = facts.served.then(|| Record {
-        // What had the finalizer and lost it by another's hand is still marked: see `Step::Stripped`.
+        // A PV that lost the finalizer by another writer stays marked: see `Step::Stripped`.
         protected: held || (!remove && facts.deletes && facts.is_protected()),
         ..facts.own_record()
     });
@@ -95,27 +96,27 @@ pub fn plan(seen: &Seen, driver: &str, honor: bool) -> Plan {
     Plan { patch, lets_go, status, step }
 }
 
-/// What to write down about a volume whose object has gone although nobody here let it go: `None` when its backend is to stay.
-pub fn vanished(seen: &Seen, driver: &str, honor: bool) -> Option<Doomed> {
+/// The deletion to journal for a PV that was deleted without our finalizer; `None` if the volume is kept.
+pub fn vanished(seen: &Seen, driver: &str, honor: bool) -> Option<PendingDeletion> {
     let facts = Facts::of(seen);
-    // With the finalizer it can only have gone by the hand of somebody who took that off.
+    // A PV that had the finalizer can only be deleted if a user removed it.
     let unheld = !facts.held && !facts.is_protected();
-    let is_doomed = honor && facts.deletes && facts.served && unheld;
-    is_doomed.then(|| doomed(seen, driver).ok()).flatten().map(|doomed| Doomed { gone: true, ..doomed })
+    let is_deleted = honor && facts.deletes && facts.served && unheld;
+    is_deleted.then(|| deletion(seen, driver).ok()).flatten().map(|deletion| PendingDeletion { gone: true, ..deletion })
 }
 
-/// Whether a claim still uses, or is about to use, the volume that names it. What is on its way out is bound to no claim any more.
+/// Whether a claim uses the volume, or will. A PV that is being deleted is not bound to new claims.
 pub fn uses(claim: &Value, claim_uid: &str, volume: &str, leaving: bool) -> bool {
     let bound_to = claim.text(&["spec", "volumeName"]);
     uid(claim) == claim_uid && (bound_to == volume || (bound_to.is_empty() && !leaving))
 }
 
-/// For whom a volume was made or bound.
+/// The content of the annotation [`RECORD`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record<'a> {
     volume_uid: &'a str,
     claim_uid: &'a str,
-    /// The finalizer was put on it.
+    /// The finalizer was added.
     protected: bool,
 }
 
@@ -135,7 +136,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The few facts that decide.
+/// The facts that decide.
 struct Facts<'a> {
     volume_uid: &'a str,
     claim_uid: &'a str,
@@ -144,7 +145,7 @@ struct Facts<'a> {
     deletes: bool,
     leaving: bool,
     held: bool,
-    /// The record, if it is of this very volume and of the claim that it names.
+    /// The annotation, if it has this PV's uid and the uid of the claim that it references.
     record: Option<Record<'a>>,
     served: bool,
 }
@@ -168,8 +169,8 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// It is told to go, and was freed of the claim that it had: nobody would ever release it.
-    fn is_nobodys(&self) -> bool {
+    /// The PV is being deleted and its `claimRef` was cleared, so that it will never become `Released`.
+    fn is_unclaimed(&self) -> bool {
         self.leaving && self.phase == "Available" && self.claim_uid.is_empty()
     }
 
@@ -192,7 +193,7 @@ fn patch(volume: &Value, add: bool, remove: bool, record: Option<Record>) -> Opt
     }
     if remove {
         patch.put(&["metadata", "$deleteFromPrimitiveList/finalizers"], json!([FINALIZER]));
-        // It may arrive late, when the policy is another.
+        // The patch may arrive after the policy has changed again.
         patch.put(&["metadata", "resourceVersion"], volume.text(&["metadata", "resourceVersion"]));
     }
     if let Some(record) = record {
@@ -201,9 +202,9 @@ fn patch(volume: &Value, add: bool, remove: bool, record: Option<Record>) -> Opt
     Some(patch)
 }
 
-/// What is told when the data of a volume was deleted: of the volume and of its claim.
-pub fn data_deleted(doomed: &Doomed) -> [Event; 2] {
-    let Doomed { volume, driver, handle, claim_namespace, claim_name, .. } = doomed;
+/// The events on PV and claim when a volume's data was deleted.
+pub fn data_deleted(deletion: &PendingDeletion) -> [Event; 2] {
+    let PendingDeletion { volume, driver, handle, claim_namespace, claim_name, .. } = deletion;
     let data = format!("the CSI driver {driver} deleted its data ({handle})");
     let claim = format!("PersistentVolumeClaim {claim_namespace}/{claim_name}");
     [
@@ -215,33 +216,33 @@ pub fn data_deleted(doomed: &Doomed) -> [Event; 2] {
     .map(|message| Event::normal(crate::reclaim::DATA_DELETED, message))
 }
 
-/// The patch that takes the finalizer off after the backend is deleted.
+/// The patch that removes the finalizer after the volume is deleted.
 pub fn release(volume_uid: &str) -> Value {
     json!({"metadata": {"uid": volume_uid, "$deleteFromPrimitiveList/finalizers": [FINALIZER]}})
 }
 
 fn step(seen: &Seen, facts: &Facts, driver: &str, honor: bool) -> Step {
     if !facts.deletes {
-        return if seen.doomed { Step::Spare } else { Step::Nothing };
+        return if seen.deletion { Step::CancelDeletion } else { Step::Nothing };
     }
     let released = facts.phase == "Released";
     if facts.leaving && !honor {
         return Step::Nothing;
     }
-    if facts.held && facts.is_nobodys() {
+    if facts.held && facts.is_unclaimed() {
         let handle = migration::handle(seen.volume).unwrap_or_default();
         return Step::Left(format!(
-            "The volume belongs to no claim: its object goes, and {handle} of {driver} is left as it is"
+            "No claim references this volume: the PersistentVolume is deleted, and the data ({handle} of {driver}) is kept"
         ));
     }
     if facts.leaving && !facts.held {
         return match (facts.served, facts.is_protected()) {
-            // It never served a claim: its backend is not ours to judge.
+            // The volume never served a claim in this cluster: keep it.
             (false, _) => Step::Nothing,
             (true, true) => Step::Stripped,
-            // What the object cannot hold is written down before anything is done: the object may go any moment.
-            (true, false) if !seen.doomed => {
-                doomed(seen, driver).map_or_else(Step::Failed, |doomed| Step::Doom(Box::new(doomed)))
+            // Journal the deletion before anything else: without a finalizer the PV may disappear at any moment.
+            (true, false) if !seen.deletion => {
+                deletion(seen, driver).map_or_else(Step::Failed, |deletion| Step::JournalDeletion(Box::new(deletion)))
             }
             (true, false) if released => delete(seen, driver),
             (true, false) => Step::Nothing,
@@ -254,7 +255,7 @@ fn step(seen: &Seen, facts: &Facts, driver: &str, honor: bool) -> Step {
 }
 
 fn delete(seen: &Seen, driver: &str) -> Step {
-    doomed(seen, driver).map_or_else(Step::Failed, |doomed| Step::Delete(Box::new(doomed)))
+    deletion(seen, driver).map_or_else(Step::Failed, |deletion| Step::Delete(Box::new(deletion)))
 }
 
 fn is_confirmed(volume: &Value) -> bool {
@@ -265,19 +266,20 @@ fn is_confirmed(volume: &Value) -> bool {
 fn unconfirmed(volume: &Value) -> String {
     let handle = migration::handle(volume).unwrap_or_default();
     format!(
-        "The claim of this volume is gone and its policy is Delete, but it was not seen bound to that claim here: it may have come \
-         back from a backup. Its data is kept. To delete it, annotate it with {CONFIRM}={handle}; to remove only this object, set its \
-         reclaim policy to Retain and delete it; to use it again, clear spec.claimRef."
+        "The claim of this volume was deleted and its policy is Delete, but it was not seen bound to that claim in this \
+         cluster: it may have been restored from a backup. Its data is kept. To delete it, annotate it with \
+         {CONFIRM}={handle}; to remove only this object, set its reclaim policy to Retain and delete it; to use it \
+         again, clear spec.claimRef."
     )
 }
 
-fn doomed(seen: &Seen, driver: &str) -> Result<Doomed, String> {
+fn deletion(seen: &Seen, driver: &str) -> Result<PendingDeletion, String> {
     let volume = seen.volume;
     let Some(handle) = migration::handle(volume).filter(|handle| !handle.is_empty()) else {
-        return Err(format!("what the driver {driver} calls the volume cannot be told from its source"));
+        return Err(format!("the volume source has no handle for the driver {driver}"));
     };
     let claim = |field: &str| volume.text(&["spec", "claimRef", field]).to_owned();
-    Ok(Doomed {
+    Ok(PendingDeletion {
         volume: name(volume).to_owned(),
         uid: uid(volume).to_owned(),
         version: volume.text(&["metadata", "resourceVersion"]).to_owned(),

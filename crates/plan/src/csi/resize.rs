@@ -1,7 +1,7 @@
-//! Claims that want more than they have: the size to ask for, the call, and what its answer means for claim and volume.
+//! Plans the expansion of volumes: the size to request, the call, and what its response means for claim and PV.
 //!
-//! The claim's status says how far it is (`allocatedResources`, `allocatedResourceStatuses`), so that a crash forgets nothing and a
-//! request that cannot be met can be lowered again.
+//! The claim's status stores the progress (`allocatedResources`, `allocatedResourceStatuses`), so that a crash loses
+//! nothing and an infeasible request can be lowered again.
 
 use super::{
     AccessType, Capability, Code, Driver, Event, Failure, Finish, SecretRef, annotation, csi_source, migration, secret,
@@ -13,16 +13,16 @@ use object::quantity::Quantity;
 use object::{Value, condition, json};
 
 pub use crate::bind::PRE_RESIZE_CAPACITY as SIZE_BEFORE;
-/// On a claim: no node has to do anything.
+/// Annotation on a claim: no node expansion is needed.
 pub const NO_NODE_PART: &str = "volume.kubernetes.io/node-expansion-not-required";
-/// On a claim of an in-tree volume: the driver that grows it.
+/// Annotation on a claim of an in-tree volume: the driver that expands it.
 const RESIZER: &str = "volume.kubernetes.io/storage-resizer";
 const CONDITIONS: [&str; 4] = ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
 
-/// How long a request that cannot be met rests, unless its size changes.
+/// The delay after an infeasible request, unless its size changes.
 pub const SLOW: SignedDuration = SignedDuration::from_mins(5);
 
-/// A request to make a volume larger.
+/// A ControllerExpandVolume request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expand {
     pub handle: String,
@@ -34,29 +34,29 @@ pub struct Expand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expanded {
     pub bytes: i64,
-    /// Nodes have to grow what is on the volume.
+    /// Whether NodeExpandVolume must grow the file system.
     pub node_part: bool,
 }
 
-/// What is remembered between attempts; a restart forgets it, which costs a call at most.
+/// What is remembered between attempts. A restart loses it, which costs at most one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// The last call ended for good: another size may be asked for.
+    /// The last call has a final outcome, so another size may be requested.
     pub ended: bool,
-    /// The driver does not grow volumes in use.
+    /// The driver does not expand volumes that are in use.
     pub offline_only: bool,
-    /// This size cannot be had; it rests until then.
+    /// The driver called this size infeasible; retry at this time.
     pub slow: Option<(i64, Timestamp)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Nothing,
-    /// The volume's mark of its earlier size has served: a merge patch of the volume.
+    /// Remove the annotation with the earlier size, which is no longer needed: a merge patch of the PV.
     Unmark(Value),
-    /// It rests until then.
+    /// Retry at this time.
     Rest(Timestamp),
-    /// The driver needs the volume unused, and it is in use.
+    /// The driver expands only unused volumes, and this one is in use.
     InUse(Event),
     Expand(Box<Expansion>),
 }
@@ -64,15 +64,15 @@ pub enum Step {
 /// One attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expansion {
-    /// A merge patch of the claim's status, before the call.
+    /// A merge patch of the claim's status, sent before the call.
     pub mark: Option<Value>,
-    /// `None` for drivers that leave all to the nodes.
+    /// `None` for drivers that expand only on nodes.
     pub call: Option<Expand>,
     pub bytes: i64,
     pub begins: Event,
 }
 
-/// Whether a driver grows this volume for this claim.
+/// Whether the driver expands this volume for this claim.
 pub fn is_for(claim: &Value, volume: &Value, driver: &str) -> bool {
     let own = csi_source(volume).is_some_and(|(of, _)| of == driver);
     let reference = volume.at(&["spec", "claimRef"]).unwrap_or(&Value::Null);
@@ -81,7 +81,7 @@ pub fn is_for(claim: &Value, volume: &Value, driver: &str) -> bool {
         && reference.text(&["namespace"]) == namespace(claim)
 }
 
-/// Whether a claim wants more than it has, as far as it alone can tell.
+/// Whether a claim requests more than its capacity, judging by the claim alone.
 pub fn wants_more(claim: &Value) -> bool {
     let sizes = Sizes::of(claim, &Value::Null);
     claim.text(&["status", "phase"]) == "Bound"
@@ -89,7 +89,7 @@ pub fn wants_more(claim: &Value) -> bool {
         && sizes.requested > sizes.actual
 }
 
-/// What to do for a bound claim and its volume. `in_use` is asked only about drivers that need a volume unused.
+/// Plans a bound claim and its volume. `in_use` is called only for drivers that expand unused volumes only.
 pub fn plan(
     claim: &Value,
     volume: &Value,
@@ -130,7 +130,7 @@ pub fn plan(
     }))
 }
 
-/// What an answer means. `claim` is as it is after the mark.
+/// Interprets the response. `claim` is the claim after the patch `mark`.
 pub fn finish(
     claim: &Value,
     volume: &Value,
@@ -141,7 +141,7 @@ pub fn finish(
     now: Timestamp,
 ) -> Finish {
     let answer = answer.and_then(|expanded| match expanded.bytes {
-        // The driver does not say, and said yes.
+        // The call succeeded, and 0 means the requested size.
         0 => Ok(Expanded { bytes, ..expanded }),
         less if less < bytes => {
             Err(Failure::new(Code::Internal, format!("volume was expanded to {less} bytes instead of {bytes}")))
@@ -157,10 +157,10 @@ pub fn finish(
     }
 }
 
-/// The sizes that decide, in bytes; 0 when unset.
+/// The sizes that decide, in bytes; 0 if unset.
 struct Sizes {
     requested: i64,
-    /// The claim's, in use.
+    /// The claim's capacity in its status.
     actual: i64,
     volume: i64,
     allocated: i64,
@@ -178,7 +178,7 @@ impl Sizes {
         }
     }
 
-    /// The size to ask for, when it is our turn.
+    /// The size to request; `None` if the controller has nothing to do.
     fn target(&self, claim: &Value, driver: &Driver, memory: &Memory) -> Option<i64> {
         let allocated = if self.allocated > 0 { self.allocated } else { self.requested };
         let smaller = self.volume < self.requested;
@@ -213,7 +213,7 @@ fn call(volume: &Value, bytes: i64, driver: &Driver) -> Expand {
     }
 }
 
-/// Says in the claim's status that this size is being worked on.
+/// The patch that marks this size as in progress in the claim's status.
 fn mark(claim: &Value, bytes: i64, now: Timestamp) -> Option<Value> {
     let mut changed = claim.clone();
     let sizes = Sizes::of(claim, &Value::Null);
@@ -303,12 +303,12 @@ fn unmark(volume: &Value) -> Value {
     patch
 }
 
-/// Of exactly this version: a patch that arrives late must not take a larger size back.
+/// Adds the resource version as a precondition: a late patch must not undo a larger size.
 fn of_version(volume: &Value, change: Value) -> Option<Value> {
     (change != json!({})).then(|| object::patch::merge(&change, &crate::finalizers::precondition(volume)))
 }
 
-/// A size as people wrote it, where it is theirs.
+/// A size as the user wrote it, if it equals the claim's request.
 fn shown(claim: &Value, bytes: i64) -> String {
     let request = claim.at(&["spec", "resources", "requests", "storage"]).and_then(Quantity::of);
     match request.filter(|request| request.ceil() == bytes) {
@@ -323,8 +323,8 @@ pub(super) fn drop_conditions(claim: &mut Value, types: &[&str]) {
     claim.put(&["status", "conditions"], conditions);
 }
 
-/// The merge patch of the status from one version of a claim to another; `None` when nothing changes. Lists go whole, hence the
-/// precondition.
+/// The merge patch of the status between two versions of a claim; `None` if they are equal. Lists are replaced whole,
+/// hence the precondition.
 pub(super) fn status_patch(before: &Value, after: &Value) -> Option<Value> {
     let difference =
         difference(before.at(&["status"]).unwrap_or(&Value::Null), after.at(&["status"]).unwrap_or(&Value::Null))?;
@@ -350,7 +350,7 @@ fn difference(before: &Value, after: &Value) -> Option<Value> {
     (!changed.is_empty()).then_some(Value::Object(changed))
 }
 
-/// Whether an operation waits until then. A wait that is longer than any that is given comes from a clock that has jumped back.
+/// Whether to wait until this time. A wait longer than [`SLOW`] means that the clock has jumped back: do not wait.
 pub(super) fn rests(until: Timestamp, now: Timestamp) -> bool {
     let left = until.duration_since(now);
     left.is_positive() && left <= SLOW

@@ -1,18 +1,18 @@
-//! Secrets that a storage class names, with placeholders for the claim and the volume.
+//! Secrets that a StorageClass names, with placeholders for claim and volume.
 
 use super::parameters::RESERVED;
 use super::{SecretRef, annotation};
 use object::access::{Access, name, namespace};
 use object::{Map, Value, json};
 
-/// On a volume: the secret for its deletion. Present and empty when there is none.
+/// Annotation on a PV: the Secret for DeleteVolume. Empty if there is none.
 pub const DELETION_NAME: &str = "volume.kubernetes.io/provisioner-deletion-secret-name";
 pub const DELETION_NAMESPACE: &str = "volume.kubernetes.io/provisioner-deletion-secret-namespace";
-/// On a volume: the secret for its modification.
+/// Annotation on a PV: the Secret for ControllerModifyVolume.
 pub const MODIFY_NAME: &str = "volume.kubernetes.io/controller-modify-secret-name";
 pub const MODIFY_NAMESPACE: &str = "volume.kubernetes.io/controller-modify-secret-namespace";
 
-/// What a secret is for; the word in the parameter's name.
+/// What a Secret is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     Provision,
@@ -47,7 +47,7 @@ impl Use {
         }
     }
 
-    /// The spelling of old, which drivers got passed on as ordinary parameters.
+    /// The deprecated keys, which drivers also received as ordinary parameters.
     fn old_keys(self) -> Option<[&'static str; 2]> {
         match self {
             Use::Provision => Some(["csiProvisionerSecretName", "csiProvisionerSecretNamespace"]),
@@ -59,14 +59,14 @@ impl Use {
     }
 }
 
-/// What the placeholders stand for.
+/// The values of the placeholders.
 pub struct Words<'a> {
     pub volume: &'a str,
-    /// `None` when the claim is gone: then only the volume is known.
+    /// `None` if the claim no longer exists: then only the volume is known.
     pub claim: Option<&'a Value>,
 }
 
-/// The secret that a class names for a use.
+/// The Secret that a class names for a use.
 pub fn of_class(parameters: &Map, wanted: Use, words: &Words) -> Result<Option<SecretRef>, String> {
     let Some((name_template, namespace_template)) = templates(parameters, wanted)? else { return Ok(None) };
     let secret_namespace = fill(&namespace_template, |token| match (token, words.claim) {
@@ -102,7 +102,7 @@ pub fn of_class(parameters: &Map, wanted: Use, words: &Words) -> Result<Option<S
     Ok(Some(SecretRef { namespace: secret_namespace, name: secret_name }))
 }
 
-/// The name's and the namespace's template: both or neither, the finer use before the general one.
+/// The templates of name and namespace: both or neither. A specific use takes precedence over the general one.
 fn templates(parameters: &Map, wanted: Use) -> Result<Option<(String, String)>, String> {
     let named = |word: &str| [format!("{RESERVED}{word}secret-name"), format!("{RESERVED}{word}secret-namespace")];
     let own = named(wanted.word());
@@ -127,7 +127,7 @@ fn pair(parameters: &Map, keys: &[String; 2]) -> Result<Option<(String, String)>
     }
 }
 
-/// Puts in what the placeholders (`${token}`) stand for; `$$` is a dollar.
+/// Replaces the placeholders (`${token}`); `$$` is a dollar sign.
 fn fill(template: &str, word: impl Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut text = String::new();
     let mut rest = template;
@@ -138,18 +138,18 @@ fn fill(template: &str, word: impl Fn(&str) -> Option<String>) -> Result<String,
             text.push('$');
             rest = after;
         } else if let Some((token, after)) = rest.strip_prefix('{').and_then(|inner| inner.split_once('}')) {
-            text.push_str(&word(token).ok_or_else(|| format!("{template:?} holds the unknown token \"{token}\""))?);
+            text.push_str(&word(token).ok_or_else(|| format!("{template:?} contains the unknown token \"{token}\""))?);
             rest = after;
         } else {
-            return Err(format!("{template:?} holds a $ that begins no token"));
+            return Err(format!("{template:?} contains a $ that does not begin a token"));
         }
     }
     text.push_str(rest);
     Ok(text)
 }
 
-/// The secret for a volume's deletion: as the volume says; a volume that says nothing is older, or not from here, and then its class
-/// says. Without a class there is none.
+/// The Secret for DeleteVolume, from the PV's annotations. A PV without them is older or was created elsewhere: then
+/// its class decides. `None` without a class.
 pub fn for_deletion(volume: &Value, class: Option<&Value>) -> Result<Option<SecretRef>, String> {
     if volume.has(&["metadata", "annotations", DELETION_NAME]) {
         return Ok(noted(volume, DELETION_NAME, DELETION_NAMESPACE));
@@ -161,7 +161,7 @@ pub fn for_deletion(volume: &Value, class: Option<&Value>) -> Result<Option<Secr
     of_class(class.members(&["parameters"]), Use::Provision, &words)
 }
 
-/// The secret for a volume's modification: its own, else the one for its expansion.
+/// The Secret for ControllerModifyVolume: its own, or else the one for expansion.
 pub fn for_modification(volume: &Value) -> Option<SecretRef> {
     noted(volume, MODIFY_NAME, MODIFY_NAMESPACE).or_else(|| for_expansion(volume))
 }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_an_error() {
+    fn invalid_references_are_errors() {
         let name = "csi.storage.k8s.io/provisioner-secret-name";
         let namespace = "csi.storage.k8s.io/provisioner-secret-namespace";
         let cases = [
@@ -240,7 +240,7 @@ mod tests {
             (json!({name: "${pvc.uid}", namespace: "n"}), "unknown token"),
             (json!({name: "s", namespace: "${pvc.name}"}), "unknown token"),
             (json!({name: "${pvc.annotations['absent']}", namespace: "n"}), "unknown token"),
-            (json!({name: "$s", namespace: "n"}), "begins no token"),
+            (json!({name: "$s", namespace: "n"}), "does not begin a token"),
             (json!({name: "Not_a_name", namespace: "n"}), "not a valid name"),
             (json!({name: "s", namespace: "a.b"}), "not a valid name"),
         ];
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(for_deletion(&volume, Some(&class)), Ok(Some(want)));
         assert_eq!(for_deletion(&volume, None), Ok(None));
         volume.put(&["metadata", "annotations"], json!({DELETION_NAME: "", DELETION_NAMESPACE: ""}));
-        assert_eq!(for_deletion(&volume, Some(&class)), Ok(None), "it says that there is none");
+        assert_eq!(for_deletion(&volume, Some(&class)), Ok(None), "an empty annotation means no Secret");
         volume.put(&["metadata", "annotations"], json!({DELETION_NAME: "s", DELETION_NAMESPACE: "m"}));
         let want = SecretRef { namespace: "m".to_owned(), name: "s".to_owned() };
         assert_eq!(for_deletion(&volume, None), Ok(Some(want)));

@@ -1,4 +1,4 @@
-//! Where a volume may be: places (segments of topology labels) that a driver is offered, and the node affinity of what it made.
+//! Topology: the segments that a driver is offered for a volume, and the node affinity of the created PV.
 
 use super::{Driver, SELECTED_NODE, annotation};
 use object::access::{Access, name};
@@ -6,18 +6,18 @@ use object::{Value, json};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One place: topology labels and their values.
+/// A topology segment: labels and their values.
 pub type Segment = BTreeMap<String, String>;
 
-/// The places offered to a driver.
+/// The segments offered to a driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     pub requisite: Vec<Segment>,
-    /// The same places, the best first.
+    /// The same segments, best first.
     pub preferred: Vec<Segment>,
 }
 
-/// The nodes, and what runs of the driver on them.
+/// The nodes and their CSINode objects.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cluster<'a> {
     pub nodes: &'a [&'a Value],
@@ -25,16 +25,16 @@ pub struct Cluster<'a> {
     pub csi_nodes: &'a [&'a Value],
 }
 
-/// Why there is no offer.
+/// Why no segment can be offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// It may pass: try again.
+    /// Temporary: retry.
     Passing(String),
-    /// The selected node cannot be used: another must be selected.
+    /// The selected node cannot be used: another one must be selected.
     Reschedule(String),
 }
 
-/// The places to offer for a claim of a class. `None` for drivers whose volumes are reachable from everywhere.
+/// The segments to offer for a claim. `None` if the driver's volumes are reachable from everywhere.
 pub fn offer(claim: &Value, class: &Value, driver: &Driver, cluster: &Cluster) -> Result<Option<Offer>, Obstacle> {
     if !driver.can.topology {
         return Ok(None);
@@ -57,7 +57,7 @@ pub fn offer(claim: &Value, class: &Value, driver: &Driver, cluster: &Cluster) -
     Ok(Some(Offer { preferred: rotated(&requisite, first), requisite }))
 }
 
-/// The node affinity of a volume that is reachable from these places; `None` when it is from everywhere.
+/// The node affinity of a volume that is reachable from these segments; `None` if from everywhere.
 pub fn affinity(places: &[Segment]) -> Option<Value> {
     let term = |place: &Segment| {
         let wanted = place.iter().map(|(key, value)| json!({"key": key, "operator": "In", "values": [value]}));
@@ -67,7 +67,7 @@ pub fn affinity(places: &[Segment]) -> Option<Value> {
     (!terms.is_empty()).then(|| json!({"required": {"nodeSelectorTerms": terms}}))
 }
 
-/// All places of the cluster where the driver runs, sorted. Empty when it runs nowhere.
+/// All segments of the cluster with the driver, sorted.
 pub fn all(driver: &Driver, cluster: &Cluster) -> Vec<Segment> {
     let mut places = BTreeSet::new();
     for csi_node in cluster.csi_nodes {
@@ -116,13 +116,13 @@ fn segment_of_selected(selected: &str, driver: &Driver, cluster: &Cluster) -> Re
         .ok_or_else(|| Obstacle::Passing(format!("topology labels from selected node {selected} not found: {keys:?}")))
 }
 
-/// The topology keys that the driver uses on any node.
+/// The topology keys of the driver, from the first node that has any.
 fn keys_anywhere(driver: &Driver, cluster: &Cluster) -> Result<Vec<String>, Obstacle> {
     let mut found = cluster.csi_nodes.iter().map(|node| keys_on(node, driver)).filter(|keys| !keys.is_empty());
     found.next().ok_or_else(|| Obstacle::Passing("no available topology found".to_owned()))
 }
 
-/// The distinct places of the nodes that have these keys.
+/// The distinct segments of the nodes with these keys.
 fn aggregated(keys: &[String], driver: &Driver, cluster: &Cluster) -> Result<Vec<Segment>, Obstacle> {
     let runs = |node: &Value| {
         cluster.csi_nodes.iter().any(|csi_node| {
@@ -142,13 +142,13 @@ fn keys_on(csi_node: &Value, driver: &Driver) -> Vec<String> {
     found.map(|entry| super::texts(entry.items(&["topologyKeys"]))).unwrap_or_default()
 }
 
-/// The node's values of these labels; `None` when one is missing.
+/// The node's values of these labels; `None` if it lacks one.
 fn segment(node: &Value, keys: &[String]) -> Option<Segment> {
     let labels = node.members(&["metadata", "labels"]);
     keys.iter().map(|key| Some((key.clone(), labels.get(key)?.as_str()?.to_owned()))).collect()
 }
 
-/// The class's allowed topologies, each combination of values a place; sorted and distinct.
+/// The class's allowed topologies: one segment per combination of values, sorted and distinct.
 fn allowed(class: &Value) -> Vec<Segment> {
     let mut places = BTreeSet::new();
     for term in class.items(&["allowedTopologies"]) {
@@ -177,8 +177,8 @@ fn rotated(places: &[Segment], first: usize) -> Vec<Segment> {
     rotated
 }
 
-/// Which of so many places comes first for a claim: spread by name. Claims of a StatefulSet go round by their ordinal, and the claims
-/// of one pod coincide: of `data-web-3` only `web` and 3 count.
+/// The index of the preferred segment: spread by claim name. Claims of a StatefulSet rotate by ordinal, and the claims
+/// of one pod get the same segment: of `data-web-3` only `web` and 3 count.
 fn spread(claim: &str, places: usize) -> usize {
     let Ok(count) = u64::try_from(places) else { return 0 };
     if count == 0 {
@@ -193,7 +193,7 @@ fn spread(claim: &str, places: usize) -> usize {
     usize::try_from(start).unwrap_or(0)
 }
 
-/// FNV-1 with 32 bits, as upstream has it: clusters that change over keep their spread.
+/// FNV-1 with 32 bits, as upstream: clusters that migrate keep their distribution.
 fn fnv1(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash: u32, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte))
 }
@@ -273,7 +273,7 @@ mod tests {
 
     /// D26
     #[test]
-    fn claims_of_a_set_go_round_and_those_of_one_pod_coincide() {
+    fn claims_of_a_set_rotate_and_claims_of_one_pod_get_the_same_segment() {
         let first = |name: &str| {
             let (requisite, preferred) = offered(&claim(name, ""), &class(false, &[]), &driver()).unwrap().unwrap();
             assert_eq!(requisite, "a b c");
@@ -289,7 +289,7 @@ mod tests {
 
     /// C11
     #[test]
-    fn a_node_that_is_gone_means_another_one() {
+    fn a_missing_selected_node_is_rescheduled() {
         let (nodes, csi_nodes) = ([node("a")], [csi_node("a"), csi_node("b")]);
         let (nodes, csi_nodes): (Vec<&Value>, Vec<&Value>) = (nodes.iter().collect(), csi_nodes.iter().collect());
         let cluster = Cluster { nodes: &nodes, csi_nodes: &csi_nodes };
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn affinity_is_any_of_the_places() {
+    fn affinity_has_one_term_per_segment() {
         assert_eq!(affinity(&[]), None);
         assert_eq!(affinity(&[Segment::new()]), None);
         let found = affinity(&[place("a"), place("b")]).unwrap();

@@ -1,8 +1,8 @@
-//! Honouring the reclaim policy, whatever goes first: the claim, the volume, or both at once.
+//! Plans the reclaim policy, whatever is deleted first: the claim, the volume, or both at once.
 //!
-//! A volume that we made and would have to delete carries our finalizer, so that its object cannot go before what it stands for. A
-//! volume without it, because we did not make it or because it was already on its way out, stays Bound until its directory is gone:
-//! a Bound volume is held by its protection.
+//! A provisioned volume with the policy `Delete` has our finalizer, so that its PV cannot be deleted before its
+//! directory. A volume without it, because a user created it or it was already being deleted, stays `Bound` until its
+//! directory is removed: the protection finalizer keeps a bound volume.
 
 pub mod migration;
 mod plugins;
@@ -20,15 +20,15 @@ use object::access::{Access, name, terminating};
 use object::{Value, json};
 use plugins::Deleter;
 
-/// Holds a volume that one of our own plugins made, until the plugin has deleted what it stands for.
+/// The finalizer on a volume of a built-in plugin, until the plugin has deleted the volume's data.
 pub const FINALIZER: &str = "kubernetes.io/pv-controller";
-/// The same, of provisioners outside.
+/// The same for external provisioners.
 pub const EXTERNAL_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
 /// The reason of events about data that was deleted.
 pub const DATA_DELETED: &str = "VolumeDataDeleted";
 
-/// The merge patch that puts a volume's finalizers and its migration in order.
+/// The merge patch that corrects a volume's finalizers and its migration annotation.
 pub fn upkeep(volume: &Value, plugins: &Plugins) -> Option<Value> {
     let annotations = migration::of_volume(volume, plugins);
     let (add, remove) = if plugins.honor_reclaim_policy { finalizers_of(volume, plugins) } else { (vec![], vec![]) };
@@ -46,9 +46,9 @@ pub fn upkeep(volume: &Value, plugins: &Plugins) -> Option<Value> {
     Some(patch)
 }
 
-/// Which finalizers are missing, and which should not be there.
+/// The missing finalizers, and those to remove.
 fn finalizers_of(volume: &Value, plugins: &Plugins) -> (Vec<&'static str>, Vec<&'static str>) {
-    // Volumes that nobody made for a claim are their maker's business.
+    // Volumes that were not provisioned are their creator's responsibility.
     let by = volume.text(&["metadata", "annotations", PROVISIONED_BY]);
     let present = |finalizer: &&str| finalizers::has(volume, finalizer);
     if plugins.driver_of(by).is_some() {
@@ -60,7 +60,7 @@ fn finalizers_of(volume: &Value, plugins: &Plugins) -> (Vec<&'static str>, Vec<&
     let is_deleted = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";
     let is_of_claim = !volume.text(&["spec", "claimRef", "uid"]).is_empty();
     if is_deleted && (is_of_claim || !terminating(volume)) {
-        // None can be added to what is on its way out: then `released` sees to it.
+        // A volume that is being deleted cannot get a finalizer: `released` handles it.
         let missing = !present(&FINALIZER) && !terminating(volume);
         let add = if missing { vec![FINALIZER] } else { vec![] };
         return (add, [EXTERNAL_FINALIZER].into_iter().filter(present).collect());
@@ -68,7 +68,7 @@ fn finalizers_of(volume: &Value, plugins: &Plugins) -> (Vec<&'static str>, Vec<&
     (vec![], [FINALIZER, EXTERNAL_FINALIZER].into_iter().filter(present).collect())
 }
 
-/// What to do about a volume whose claim let go of it, as `first` makes sure.
+/// Plans a volume whose claim was deleted or took another volume, which `first` confirms.
 pub(crate) fn released(volume: &Value, claim: &Target, first: Option<Action>, plugins: &Plugins) -> Plan {
     let phase = volume.text(&["status", "phase"]);
     let is_news = phase != "Released" && phase != "Failed";
@@ -91,13 +91,14 @@ pub(crate) fn released(volume: &Value, claim: &Target, first: Option<Action>, pl
     }
 }
 
-/// Whether the directory of a volume waits for a person: nobody knows what it was used for since. One that nobody would touch is not meant.
+/// Whether a user must decide about the volume's directory, because its use since a backup is unknown. With the policy
+/// `Retain` there is nothing to decide.
 fn is_kept(volume: &Value) -> bool {
     let is_touched = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) != "Retain";
     is_touched && volume.text(&["status", "reason"]) == UNCONFIRMED && plugins::directory(volume).is_some()
 }
 
-/// What is told when the directory of a volume was removed, or emptied to be used again: of the volume and of its claim.
+/// The events on volume and claim after the volume's directory was removed, or emptied for reuse.
 pub fn data_deleted(volume: &Value, is_removed: bool) -> Plan {
     let directory = plugins::directory(volume).unwrap_or_default();
     let (done, policy) = if is_removed { ("was removed", "Delete") } else { ("was emptied", "Recycle") };
@@ -121,7 +122,8 @@ pub fn data_deleted(volume: &Value, is_removed: bool) -> Plan {
     plan
 }
 
-/// A volume as it comes back from a backup. What happened since is not known: if its claim is gone, its directory waits for a person.
+/// Marks a volume that was restored from a backup. What happened since the backup is unknown: if its claim is missing,
+/// a user must decide about its directory.
 pub fn from_backup(volume: &mut Value) {
     let is_of_claim = !volume.text(&["spec", "claimRef", "uid"]).is_empty();
     if !is_of_claim || volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Retain" {
@@ -129,15 +131,17 @@ pub fn from_backup(volume: &mut Value) {
     }
     let Some(directory) = plugins::directory(volume) else { return };
     let why = format!(
-        "it came back from a backup, and {directory} may have been used since. Set its reclaim policy to Retain to let go of it, and remove \
-         the directory by hand if nobody wants it; or clear spec.claimRef to use it again"
+        "it was restored from a backup, and {directory} may have been used since. To remove only this PersistentVolume, set \
+         its reclaim policy to Retain, and remove the directory by hand if it is not needed; to use it again, clear \
+         spec.claimRef"
     );
     volume.put(&["status", "reason"], UNCONFIRMED);
     volume.put(&["status", "message"], why);
 }
 
-/// A plan about a volume whose claim is gone, unless what it stands for was retained before. One that was never bound may be one whose claim
-/// went before it had it; or it was made by a request that arrived late, when it had come and gone, or from a backup.
+/// Adds a check to the plan of a volume whose claim was deleted: whether a volume of this name was retained before. A
+/// volume that was never bound may be one whose claim was deleted early; or a late request created it again after it
+/// had been deleted; or it comes from a backup.
 pub(crate) fn unless_retained(volume: &Value, plan: Plan) -> Plan {
     let is_made = volume.text(&["metadata", "annotations", PROVISIONED_BY]) == HOST_PATH;
     let is_deleted = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";
@@ -153,24 +157,25 @@ pub(crate) fn unless_retained(volume: &Value, plan: Plan) -> Plan {
     Plan { actions: [confirm].into_iter().chain(plan.actions).collect(), ..plan }
 }
 
-/// Whether a volume that went left what it stood for.
+/// Whether the directory of a deleted volume was kept.
 pub fn was_retained(volume: &Value) -> bool {
     volume.text(&["spec", "persistentVolumeReclaimPolicy"]) != "Delete"
 }
 
-/// Lets go of a volume that came late, before it is deleted: what it stands for stays.
+/// Removes the finalizer of a volume that a late request created again, before it is deleted. Its directory is kept.
 pub fn came_late(volume: &Value) -> Plan {
     let is_ours = finalizers::has(volume, FINALIZER);
     let let_go = is_ours.then(|| finalizers::patch(volume, &[], &[FINALIZER]));
     Plan::default().then(let_go.map(|patch| Action::Patch { of: Target::of(volume), status: false, patch }))
 }
 
-/// Nobody knows any more whether what a volume stands for was retained before: it is kept, and waits for a person.
+/// Keeps a volume until a user decides, because it is unknown whether its directory was retained before.
 pub fn unconfirmed(volume: &Value) -> Plan {
     let directory = plugins::directory(volume).unwrap_or_default();
     let why = format!(
-        "its claim is gone and it was never bound: it may be from a backup, and {directory} may have been retained. Set its reclaim \
-         policy to Retain to let go of it, and remove the directory by hand if nobody wants it"
+        "its claim was deleted and it was never bound: it may be from a backup, and {directory} may have been retained. To \
+         remove only this PersistentVolume, set its reclaim policy to Retain, and remove the directory by hand if it is \
+         not needed"
     );
     let mut patch = finalizers::precondition(volume);
     patch.put(&["status"], json!({"reason": UNCONFIRMED, "message": why}));
@@ -181,17 +186,17 @@ pub fn unconfirmed(volume: &Value) -> Plan {
     )
 }
 
-/// A volume that its claim let go of.
+/// A volume that its claim released.
 struct Release<'a> {
     volume: &'a Value,
-    /// What makes sure of it.
+    /// The action that confirms the release.
     first: Option<Action>,
-    /// The write that says so, if it is news.
+    /// The write of the phase, if it changes.
     release: Option<Action>,
 }
 
 impl Release<'_> {
-    /// Nothing but the phase.
+    /// Writes the phase only.
     fn alone(self) -> Plan {
         match self.release {
             Some(release) => Plan::default().then(self.first).then([release]),
@@ -204,12 +209,12 @@ impl Release<'_> {
         let is_ours = finalizers::has(volume, FINALIZER);
         let directory = match plugins.deleter(volume) {
             Deleter::External => return self.alone(),
-            // As it was before the policy was honoured: somebody else is taken to be deleting it.
+            // As before the gate: another writer is assumed to be deleting the volume.
             _ if terminating(volume) && !plugins.honor_reclaim_policy => return self.alone(),
             Deleter::None(why) => return self.alone().then_fail(volume, "VolumeFailedDelete", &why),
             Deleter::Directory(directory) => directory.to_owned(),
         };
-        // Without our finalizer, only being Bound keeps the volume until its directory is gone.
+        // Without our finalizer, only the phase `Bound` keeps the volume until its directory is removed.
         let is_held = is_ours || !plugins.honor_reclaim_policy;
         let (early, late) = if is_held { (self.release, None) } else { (None, self.release) };
         let of = Target::of(volume);
@@ -227,7 +232,7 @@ impl Release<'_> {
 
     fn recycle(self, claim: &Target) -> Plan {
         let volume = self.volume;
-        // Nobody will have it any more.
+        // A volume that is being deleted is not reused.
         if terminating(volume) {
             return self.alone();
         }
@@ -252,27 +257,27 @@ pub(crate) fn confirm_volume(volume: &Value) -> Action {
     Action::ConfirmVolume { of: Target::of(volume), version }
 }
 
-/// What to do when a volume's directory could not be removed. It is tried again.
+/// Records that a volume's directory could not be removed. Retried.
 pub fn destroy_failed(volume: &Value, error: &str) -> Plan {
-    // A volume that only its protection holds must stay Bound.
+    // Without our finalizer only the phase `Bound` keeps the volume.
     if terminating(volume) && !finalizers::has(volume, FINALIZER) {
         return Plan::default().warning(volume, "VolumeFailedDelete", error);
     }
     Plan::default().then_fail(volume, "VolumeFailedDelete", error)
 }
 
-/// What to do when a volume's directory could not be emptied. It is tried again.
+/// Records that a volume's directory could not be emptied. Retried.
 pub fn scrub_failed(volume: &Value, error: &str) -> Plan {
     Plan::default().then_fail(volume, "VolumeFailedRecycle", &format!("Recycle failed: {error}"))
 }
 
-/// What is told when a volume cannot be recycled yet.
+/// Records that a volume cannot be recycled yet.
 pub fn still_used(volume: &Value, pods: &[String]) -> Plan {
     Plan::default().normal(volume, "VolumeFailedRecycle", format!("Volume is used by pods: {}", pods.join(",")))
 }
 
 impl Plan {
-    /// The volume is Failed, and says why.
+    /// Sets the phase `Failed` with a message.
     fn then_fail(self, volume: &Value, reason: &'static str, message: &str) -> Plan {
         match pair::set_phase(volume, "Failed", message) {
             Some(fail) => self.then([fail]).warning(volume, reason, message),

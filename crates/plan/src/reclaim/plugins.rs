@@ -1,15 +1,15 @@
-//! Who makes and deletes what volumes stand for.
+//! The plugins that provision and delete volumes.
 
 use crate::bind::PROVISIONED_BY;
 use object::Value;
 use object::access::{Access, name};
 
-/// Our own plugin: directories of this machine.
+/// The built-in plugin: directories of this machine.
 pub const HOST_PATH: &str = "kubernetes.io/host-path";
-/// Names of this kind are never those of a provisioner outside.
+/// External provisioners never have names with this prefix.
 pub const IN_TREE_PREFIX: &str = "kubernetes.io/";
 
-/// The plugins that were handed over to CSI drivers for good: name, source of their volumes, driver.
+/// In-tree plugins that were migrated to CSI drivers: name, volume source, driver.
 const MIGRATED: &[(&str, &str, &str)] = &[
     ("kubernetes.io/aws-ebs", "awsElasticBlockStore", "ebs.csi.aws.com"),
     ("kubernetes.io/azure-disk", "azureDisk", "disk.csi.azure.com"),
@@ -20,16 +20,17 @@ const MIGRATED: &[(&str, &str, &str)] = &[
     ("kubernetes.io/vsphere-volume", "vsphereVolume", "csi.vsphere.vmware.com"),
 ];
 
-/// What is done here and what is left to others.
+/// What this controller does itself, and what it leaves to other provisioners.
 #[derive(Clone, Debug)]
 pub struct Plugins {
-    /// Whether volumes are made for claims at all.
+    /// Whether volumes are provisioned at all.
     pub dynamic_provisioning: bool,
-    /// Whether directories are made for claims: for tests of one machine.
+    /// Whether directories are provisioned, for tests on one machine.
     pub host_path_provisioning: bool,
-    /// Whether a volume's directory is deleted although the volume was told to go first (gate `HonorPVReclaimPolicy`).
+    /// Whether a volume's directory is removed even if the volume was deleted before its claim (gate
+    /// `HonorPVReclaimPolicy`).
     pub honor_reclaim_policy: bool,
-    /// Whether the old plugins are handed over. They always are, but what was handed over must be able to come back.
+    /// Whether in-tree plugins are migrated. Always true; false is for reverting a migration in tests.
     pub migrated: bool,
 }
 
@@ -44,19 +45,19 @@ impl Default for Plugins {
     }
 }
 
-/// Who deletes what a volume stands for.
+/// Which component deletes a volume's data.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Deleter<'a> {
-    /// Somebody outside.
+    /// An external provisioner.
     External,
-    /// We remove a directory.
+    /// The built-in plugin removes a directory.
     Directory(&'a str),
-    /// Nobody, and this is why.
+    /// None, for this reason.
     None(String),
 }
 
 impl Plugins {
-    /// The CSI driver that a plugin was handed over to.
+    /// The CSI driver that a plugin was migrated to.
     pub fn driver_of(&self, plugin: &str) -> Option<&'static str> {
         let found = MIGRATED.iter().find(|(name, ..)| self.migrated && *name == plugin);
         found.map(|(.., driver)| *driver)
@@ -82,7 +83,7 @@ impl Plugins {
     }
 }
 
-/// The directory that a volume stands for.
+/// The directory of a hostPath volume.
 pub fn directory(volume: &Value) -> Option<&str> {
     Some(volume.text(&["spec", "hostPath", "path"])).filter(|path| !path.is_empty())
 }

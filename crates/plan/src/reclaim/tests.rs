@@ -6,7 +6,7 @@ use object::access::uid;
 use object::{json, patch};
 use std::sync::Arc;
 
-/// A volume of a policy that was made by somebody, or by nobody.
+/// A volume with a policy and a provisioner, or none.
 fn made_by(by: Option<&str>, policy: &str, more: Value) -> Value {
     let made = volume("v", "1Gi", json!({"spec": {"persistentVolumeReclaimPolicy": policy}}));
     let made = patch::merge(&made, &json!({"metadata": {"annotations": {PROVISIONED_BY: by}}}));
@@ -20,7 +20,7 @@ fn bound_pair(volume: Value) -> (World, Arc<Value>, Arc<Value>) {
     let (volume, claim) = (world.add(volume), world.add(claim("c", "1Gi", json!({}))));
     world.settle();
     assert_eq!(world.bound(&claim), Some("v".to_owned()));
-    world.told();
+    world.take_events();
     (world, volume, claim)
 }
 
@@ -31,9 +31,9 @@ fn with(finalizers: &[&str]) -> Value {
 const IN_TREE: Option<&str> = Some(HOST_PATH);
 const PROTECTION: &str = "kubernetes.io/pv-protection";
 
-// H3, H4, H5, G10 (13-1 to 13-15): who holds which volume.
+// H3, H4, H5, G10 (13-1 to 13-15): which finalizers a volume has.
 #[test]
-fn h3_h5_finalizers_by_maker_and_policy() {
+fn h3_h5_finalizers_by_provisioner_and_policy() {
     let outside = Some("example.com");
     let handed_over = Some("kubernetes.io/aws-ebs");
     let cases: &[(Option<&str>, &str, &[&str], Option<&[&str]>)] = &[
@@ -69,7 +69,7 @@ fn h3_h5_finalizers_by_maker_and_policy() {
 
 // H4: in both directions.
 #[test]
-fn h4_the_finalizer_changes_hands_with_migration() {
+fn h4_the_finalizer_changes_with_migration() {
     let mut world = World::default();
     let by = Some("kubernetes.io/gce-pd");
     let source = json!({"spec": {"hostPath": null, "gcePersistentDisk": {"pdName": "x"}}});
@@ -96,7 +96,7 @@ fn h4_the_finalizer_changes_hands_with_migration() {
     );
 }
 
-// H1, H10, F7, F10, F11: the end is the same in any order of deletion, static or dynamic.
+// H1, H10, F7, F10, F11: the result is the same in any order of deletion, static or dynamic.
 #[test]
 fn h1_h10_the_policy_is_honoured_in_any_order() {
     for by in [None, IN_TREE] {
@@ -123,9 +123,9 @@ fn h1_h10_the_policy_is_honoured_in_any_order() {
     }
 }
 
-// H8: as it was before.
+// H8: as before KEP-2644.
 #[test]
-fn h8_with_the_gate_closed_a_volume_that_goes_first_is_not_deleted() {
+fn h8_with_the_gate_off_a_volume_deleted_first_keeps_its_data() {
     let mut world = World::default();
     world.plugins.honor_reclaim_policy = false;
     world.directories.insert("/tmp/v".to_owned());
@@ -138,10 +138,10 @@ fn h8_with_the_gate_closed_a_volume_that_goes_first_is_not_deleted() {
     world.delete(&claim);
     world.settle();
     assert!(world.volumes.is_empty());
-    assert_eq!(world.directories.len(), 1, "leaked, as the document says");
+    assert_eq!(world.directories.len(), 1, "leaked, as documented");
 }
 
-// H5, H6, G7: edits of the policy, also of volumes that are already on their way out.
+// H5, H6, G7: changes of the policy, also of volumes that are being deleted.
 #[test]
 fn h6_policy_edits_leak_nothing_and_leave_nothing_stuck() {
     for by in [None, IN_TREE] {
@@ -172,7 +172,7 @@ fn h6_policy_edits_leak_nothing_and_leave_nothing_stuck() {
             }
         }
     }
-    // Freed of its claim, a volume that is told to go is nobody's to delete.
+    // A volume without claim is deleted: its data is kept.
     let (mut world, volume, claim) = bound_pair(made_by(IN_TREE, "Delete", json!({})));
     world.edit(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}));
     world.delete(&claim);
@@ -186,9 +186,9 @@ fn h6_policy_edits_leak_nothing_and_leave_nothing_stuck() {
     assert_eq!(world.directories.len(), 1);
 }
 
-// A volume that was made for a claim and is told to go before it is bound does not get stuck, and is not leaked.
+// A provisioned volume that is deleted before it is bound does not get stuck, and is not leaked.
 #[test]
-fn a_made_volume_that_goes_before_it_is_bound_is_reclaimed() {
+fn a_provisioned_volume_deleted_before_binding_is_reclaimed() {
     let mut world = World::default();
     let claim = world.add(claim("c", "1Gi", json!({})));
     world.directories.insert("/tmp/v".to_owned());
@@ -200,7 +200,7 @@ fn a_made_volume_that_goes_before_it_is_bound_is_reclaimed() {
     world.settle();
     assert!(world.volumes.is_empty() && world.directories.is_empty());
     assert_eq!(phase(&world.now(&claim)), "Pending");
-    // Outside, its provisioner deletes what is Released.
+    // An external provisioner deletes Released volumes itself.
     let made =
         made_by(Some("example.com"), "Delete", json!({"spec": {"claimRef": reference, "hostPath": null, "csi": {}}}));
     let volume = world.add(patch::merge(
@@ -212,10 +212,10 @@ fn a_made_volume_that_goes_before_it_is_bound_is_reclaimed() {
     assert_eq!(phase(&world.now(&volume)), "Released");
 }
 
-// H6: a creation that arrives late, when its volume was retained and is gone, or from a backup, does not take the data along. One whose claim
-// went before it had it does.
+// H6: a late creation of a volume that was retained and deleted, or one from a backup, does not delete the data. A
+// volume whose claim was deleted before binding does.
 #[test]
-fn h6_a_volume_that_comes_once_more_leaves_what_was_retained() {
+fn h6_a_volume_created_again_keeps_retained_data() {
     let made = |world: &World| {
         let claim = json!({"namespace": "ns", "name": "c", "uid": "1", "resourceVersion": "7"});
         let more = json!({"metadata": {"finalizers": [PROTECTION, FINALIZER]}, "spec": {"claimRef": claim}});
@@ -235,9 +235,9 @@ fn h6_a_volume_that_comes_once_more_leaves_what_was_retained() {
         let closed = Plugins { honor_reclaim_policy: false, ..Plugins::default() };
         let plan = crate::bind::volume(&volume, &world, &closed);
         let asks = matches!(&plan.actions[0], Action::ConfirmNotRetained { since, .. } if since == "7");
-        assert!(asks, "whatever the gate says: {plan:?}");
+        assert!(asks, "with the gate on and off: {plan:?}");
     }
-    // Where nobody knows, it waits for a person, who lets go of it.
+    // If the history is unknown, a user must decide, by setting Retain.
     let mut world = World::default();
     let volume = world.add(made(&world));
     world.carry_out(unconfirmed(&volume), usize::MAX);
@@ -250,9 +250,9 @@ fn h6_a_volume_that_comes_once_more_leaves_what_was_retained() {
     assert_eq!(phase(&world.now(&volume)), "Released");
 }
 
-// H7, F15 (9-1): what fails is told, and tried again.
+// H7, F15 (9-1): a failure is reported and retried.
 #[test]
-fn h7_a_directory_that_cannot_be_removed_holds_its_volume() {
+fn h7_a_directory_that_cannot_be_removed_keeps_its_volume() {
     for (by, volume_first, want) in [(IN_TREE, false, "Failed"), (IN_TREE, true, "Failed"), (None, true, "Bound")] {
         let (mut world, volume, claim) = bound_pair(made_by(by, "Delete", json!({})));
         world.broken.insert("/tmp/v".to_owned());
@@ -266,16 +266,16 @@ fn h7_a_directory_that_cannot_be_removed_holds_its_volume() {
         if want == "Failed" {
             assert_eq!(failed["status"]["message"], "broken");
         }
-        assert!(world.told().contains(&("VolumeFailedDelete", "broken".to_owned())));
+        assert!(world.take_events().contains(&("VolumeFailedDelete", "broken".to_owned())));
         world.broken.clear();
         world.settle();
         assert!(world.volumes.is_empty() && world.directories.is_empty());
     }
 }
 
-// F6, F9, 2.9: who deletes.
+// F6, F9, 2.9: which component deletes.
 #[test]
-fn f9_a_volume_that_nobody_can_delete_fails() {
+fn f9_a_volume_without_a_deleter_fails() {
     let source = |source: Value| json!({"spec": patch::merge(&json!({"hostPath": null}), &source)});
     let nfs = source(json!({"nfs": {"server": "x", "path": "/"}}));
     let csi = source(json!({"csi": {"driver": "example.com", "volumeHandle": "x"}}));
@@ -296,9 +296,9 @@ fn f9_a_volume_that_nobody_can_delete_fails() {
         world.settle();
         let volume = world.now(&volume);
         assert_eq!((phase(&volume), volume.text(&["status", "message"])), (want, message));
-        let told = world.told();
+        let reported = world.take_events();
         assert_eq!(
-            told.iter().any(|(reason, told)| *reason == "VolumeFailedDelete" && told == message),
+            reported.iter().any(|(reason, reported)| *reason == "VolumeFailedDelete" && reported == message),
             want == "Failed"
         );
     }
@@ -307,35 +307,35 @@ fn f9_a_volume_that_nobody_can_delete_fails() {
     world.settle();
     assert_eq!(phase(&world.now(&volume)), "Failed");
     let message = "Volume has unrecognized PersistentVolumeReclaimPolicy".to_owned();
-    assert!(world.told().contains(&("VolumeUnknownReclaimPolicy", message)));
+    assert!(world.take_events().contains(&("VolumeUnknownReclaimPolicy", message)));
 }
 
 // F12, F14: recycling.
 #[test]
-fn f12_f14_a_recycled_volume_is_free_again() {
+fn f12_f14_a_recycled_volume_is_available_again() {
     let (mut world, volume, claim) = bound_pair(made_by(None, "Recycle", json!({})));
     world.pods.push(("ns".to_owned(), "c".to_owned(), "web-0".to_owned()));
     world.delete(&claim);
     world.settle();
     assert_eq!(phase(&world.now(&volume)), "Released");
-    assert!(world.told().contains(&("VolumeFailedRecycle", "Volume is used by pods: web-0".to_owned())));
+    assert!(world.take_events().contains(&("VolumeFailedRecycle", "Volume is used by pods: web-0".to_owned())));
     world.pods.clear();
     world.broken.insert("/tmp/v".to_owned());
     world.settle();
     assert_eq!(world.now(&volume)["status"], json!({"phase": "Failed", "message": "Recycle failed: broken"}));
     world.broken.clear();
-    world.told();
+    world.take_events();
     world.settle();
     let free = world.now(&volume);
     assert_eq!(phase(&free), "Available");
     assert!(!free.has(&["spec", "claimRef"]) && !free.has(&["metadata", "annotations", BOUND_BY_CONTROLLER]));
-    assert_eq!(world.told(), [("VolumeRecycled", "Volume recycled".to_owned())].into());
+    assert_eq!(world.take_events(), [("VolumeRecycled", "Volume recycled".to_owned())].into());
     let nfs = json!({"spec": {"hostPath": null, "nfs": {}}});
     let (mut world, volume, claim) = bound_pair(made_by(None, "Recycle", nfs));
     world.delete(&claim);
     world.settle();
     assert_eq!(world.now(&volume)["status"]["message"], "No recycler plugin found for the volume!");
-    // A volume that is to go is not worth it.
+    // A volume that is being deleted is not recycled.
     let (mut world, volume, claim) = bound_pair(made_by(None, "Recycle", json!({})));
     world.delete(&volume);
     world.delete(&claim);
@@ -343,9 +343,9 @@ fn f12_f14_a_recycled_volume_is_free_again() {
     assert!(world.volumes.is_empty());
 }
 
-// 4-3, 4-4, 4-11, 4-12: a claim counts as gone only when the server says so.
+// 4-3, 4-4, 4-11, 4-12: a claim counts as deleted only when the server confirms it.
 #[test]
-fn a_volume_is_released_only_when_its_claim_is_confirmed_to_be_gone() {
+fn a_volume_is_released_only_when_the_deletion_of_its_claim_is_confirmed() {
     let (mut world, volume, claim) = bound_pair(made_by(IN_TREE, "Delete", json!({})));
     let mut blind = world.clone();
     blind.claims.clear();
@@ -353,14 +353,14 @@ fn a_volume_is_released_only_when_its_claim_is_confirmed_to_be_gone() {
     assert!(matches!(plan.actions[0], Action::ConfirmReleased { .. }), "{plan:?}");
     world.carry_out(plan, usize::MAX);
     assert_eq!((world.bound(&claim), world.directories.len()), (Some("v".to_owned()), 1));
-    // Another claim under the name is not the claim.
+    // Another claim of the same name does not count.
     world.edit(&claim, with(&[]));
     world.delete(&claim);
     let other = world.add(crate::bind::tests::world::claim("c", "1Gi", json!({})));
     world.settle();
     assert!(world.volumes.is_empty() && world.directories.is_empty());
     assert_eq!(phase(&world.now(&other)), "Pending");
-    // And what cannot be undone is not done to a volume that has changed meanwhile.
+    // A volume that has changed meanwhile is not deleted.
     let (mut world, volume, claim) = bound_pair(made_by(IN_TREE, "Delete", json!({})));
     world.delete(&claim);
     world.protect();
@@ -371,9 +371,9 @@ fn a_volume_is_released_only_when_its_claim_is_confirmed_to_be_gone() {
     assert_eq!((phase(&world.now(&volume)), world.directories.len()), ("Released", 1));
 }
 
-/// A directory that comes back from a backup is not touched because its claim is gone: not removed, not emptied, whatever its phase was.
+/// A directory from a backup is neither removed nor emptied because its claim does not exist, whatever its phase was.
 #[test]
-fn a_directory_from_a_backup_waits_for_a_person() {
+fn a_directory_from_a_backup_waits_for_a_user() {
     for policy in ["Delete", "Recycle"] {
         for phase_then in ["Pending", "Released", "Failed"] {
             let mut world = World::default();
@@ -387,7 +387,7 @@ fn a_directory_from_a_backup_waits_for_a_person() {
             let kept = world.now(&volume);
             assert_eq!(kept["status"], volume["status"], "{policy} {phase_then}");
             assert_eq!(world.directories.len(), 1, "{policy} {phase_then}");
-            // To be used again, and then it is one like any other.
+            // To use it again, the reference is cleared; then it is a volume like any other.
             world.edit(&volume, json!({"spec": {"claimRef": null}}));
             world.settle();
             let free = world.now(&volume);

@@ -1,7 +1,8 @@
-//! Claims of a set: those that pods need, and whom each belongs to.
+//! The claims of a set: which claims its pods need, and the owner of each claim.
 //!
-//! A claim is deleted by the garbage collector when its last owner is gone. So a retention policy is nothing but references: to the
-//! set, while the claim is to go with the set; to the pod, once the replica is scaled away and its claim is to go with it.
+//! The garbage collector deletes a claim when its last owner is deleted. So the retention policy consists of owner
+//! references: to the set, if claims are deleted with the set; to the pod, once the replica is scaled down and its
+//! claim is to be deleted with it.
 
 use super::pods::{self, Members, Pod};
 use super::revisions::Revision;
@@ -11,32 +12,32 @@ use object::access::{self, Access, name, terminating, uid};
 use object::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The claims that follow the set's naming scheme, whether they have a pod or not, by ordinal and name.
+/// The claims whose names follow the set's scheme, with or without a pod, by ordinal and name.
 #[derive(Debug)]
 pub(super) struct Claims<'a> {
     found: BTreeMap<(i64, &'a str), &'a Value>,
-    /// Those of another set, too, by what stands before the ordinal: they go with neither.
+    /// Claim names without their ordinal that another set uses too. The retention policy is not applied to them.
     contested: &'a BTreeSet<String>,
 }
 
-/// Why a claim cannot be used by a pod that is to be created.
+/// Why a new pod cannot use an existing claim.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// It belongs to the pod that went before, or to an earlier set of this name, and goes with it.
+    /// Its owner is the previous pod, or an earlier set of this name; the garbage collector will delete it.
     WithOwner(String),
     Terminating(String),
 }
 
-/// Which claims get their owners.
+/// Which claims get their owner references.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moment {
     /// All, whatever state the set is in.
     Any,
-    /// All but those of condemned pods: their moment comes in this plan.
+    /// All but those of pods that this plan scales down; theirs follow with `Scaling`.
     BeforeScaling,
-    /// Those of condemned pods, which are about to be deleted: now the claims come to belong to them.
+    /// Only those of pods that are about to be deleted by scaling down: the pods become their owners.
     Scaling,
-    /// All, but none gets an owner that it does not have: they only lose some.
+    /// All, but references are only removed, never added.
     TooLate,
 }
 
@@ -51,12 +52,12 @@ impl<'a> Claims<'a> {
         claim.rsplit_once('-').is_some_and(|(stem, _)| self.contested.contains(stem))
     }
 
-    /// The templates whose claims a replica lacks.
+    /// The templates without a claim for this replica.
     pub fn missing<'s>(&'s self, set: &'s Set<'a>, ordinal: i64) -> impl Iterator<Item = &'a Value> + 's {
         set.claim_templates.iter().copied().filter(move |template| self.get(set, ordinal, template).is_none())
     }
 
-    /// A new claim of a template for a replica at this revision.
+    /// A new claim from a template, for a replica at this revision.
     pub fn build(&self, set: &Set, template: &Value, ordinal: i64, revision: &Revision) -> Value {
         let mut claim = build(set, template, ordinal, revision);
         if self.is_contested(name(&claim)) {
@@ -65,17 +66,17 @@ impl<'a> Claims<'a> {
         claim
     }
 
-    /// The claim of a template.
+    /// The claim of a replica and a template.
     pub fn get(&self, set: &Set, ordinal: i64, template: &Value) -> Option<&'a Value> {
         self.found.get(&(ordinal, set.claim_name(template, ordinal).as_str())).copied()
     }
 
-    /// Whether a pod of this ordinal has all its claims, to stay.
+    /// Whether a pod of this ordinal has all its claims, and none is being deleted.
     pub fn are_there(&self, set: &Set, ordinal: i64) -> bool {
         self.of_ordinal(ordinal).filter(|claim| !terminating(claim)).count() == set.claim_templates.len()
     }
 
-    /// The first claim that must be gone before a pod of this ordinal is created.
+    /// The first claim that must be deleted before a pod of this ordinal is created.
     pub fn leaving(&self, set: &Set, ordinal: i64) -> Option<Leaving> {
         let belongs = |claim: &Value| {
             let pod = set.pod_name(ordinal);
@@ -93,12 +94,12 @@ impl<'a> Claims<'a> {
         })
     }
 
-    /// What gives claims the owners they should have, and what is to be told about those that belong to others.
+    /// The actions that set owner references by the policy, and events about claims that have other owners.
     pub fn own(&self, set: &Set, members: &Members, moment: Moment) -> (Vec<Action>, Vec<Event>) {
         let (mut actions, mut events) = (Vec::new(), Vec::new());
         let policy = set.retention;
         for ((ordinal, _), claim) in &self.found {
-            // Most claims belong to nobody, and are to.
+            // Most claims have no owner and need none.
             if !policy.with_set && !policy.with_replica && owners(claim).is_empty() {
                 continue;
             }
@@ -131,7 +132,7 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// The replica that a claim is for.
+/// A claim's replica.
 struct Seat<'s, 'a> {
     set: &'s Set<'a>,
     pod_name: String,
@@ -142,11 +143,11 @@ struct Seat<'s, 'a> {
 }
 
 impl Seat<'_, '_> {
-    /// All owners that the claim should have, when they are others than it has.
+    /// The owner references that the claim should have, if they differ from its own.
     fn wanted(&self, claim: &Value) -> Option<Vec<Value>> {
         let (ours, others): (Vec<&Value>, Vec<&Value>) = owners(claim).iter().partition(|owner| self.is_ours(owner));
         let policy = self.set.retention;
-        // With `whenScaled: Delete` it is on its way out together with a pod that went before.
+        // With `whenScaled: Delete` the garbage collector deletes the claim with the previous pod.
         let goes = |owner: &&Value| {
             policy.with_replica && is_pod(owner, &self.pod_name) && owner.text(&["uid"]) != self.pod_uid()
         };
@@ -166,7 +167,7 @@ impl Seat<'_, '_> {
         (!settled).then(|| others.into_iter().cloned().chain(wanted).collect())
     }
 
-    /// The one owner by policy. A condemned pod gets its claims when it is about to be deleted, and keeps those it has.
+    /// The owner by policy. A pod that is scaled down becomes the owner right before its deletion, and stays it.
     fn owner(&self, has_pod: bool) -> Option<Value> {
         let policy = self.set.retention;
         let with_pod = policy.with_replica && self.condemned && (self.moment == Moment::Scaling || has_pod);
@@ -179,14 +180,14 @@ impl Seat<'_, '_> {
         }
     }
 
-    /// Somebody else controls the claim, or may have data in it, so the policy does not hold for it.
+    /// Whether another controller owns the claim, or another set may use it: the policy is then not applied.
     fn conflicts(&self, claim: &Value) -> bool {
         let policy = self.set.retention;
         let others = || owners(claim).iter().any(|owner| owner.flag(&["controller"]) && !self.is_ours(owner));
         (policy.with_set || policy.with_replica) && (self.contested || others())
     }
 
-    /// People are told when something happens that the policy would matter for, not all the time.
+    /// Limits events to moments at which the policy matters.
     fn is_news(&self, changes: bool) -> bool {
         changes || self.moment == Moment::Scaling || self.pod.is_none_or(|pod| pod.is_pending()) || !self.set.observed()
     }
@@ -200,8 +201,8 @@ impl Seat<'_, '_> {
     }
 }
 
-/// The references that a claim has to the set and to the pod of this name. One that it has twice is there once: the list is keyed by
-/// uid, and a claim that repeats one could never be applied.
+/// The claim's owner references to the set and to the pod of this name, without duplicates: the list is keyed by uid,
+/// and a patch with a duplicate could not be applied.
 pub(super) fn own_references(set: &Set, claim: &Value, pod: &str) -> Vec<Value> {
     let mut seen = BTreeSet::new();
     let ours = owners(claim).iter().filter(|owner| is_set(owner, set.name) || is_pod(owner, pod));
@@ -216,8 +217,8 @@ fn is_set(owner: &Value, name: &str) -> bool {
     is_reference(owner, "apps/v1", "StatefulSet", name)
 }
 
-/// An earlier set of this name: what belongs to it is the collector's, to delete or to set free. A pod that used it meanwhile could
-/// be placed by a claim that goes, and the two would wait for each other.
+/// Whether the owner is an earlier set of this name: the garbage collector deletes or orphans the claim. A pod that
+/// used it meanwhile could be scheduled by a claim that is being deleted, and each would wait for the other.
 fn is_namesake(owner: &Value, set: &Set) -> bool {
     is_set(owner, set.name) && owner.text(&["uid"]) != set.uid
 }
@@ -230,7 +231,7 @@ fn is_reference(owner: &Value, api_version: &str, kind: &str, name: &str) -> boo
     owner.text(&["apiVersion"]) == api_version && owner.text(&["kind"]) == kind && owner.text(&["name"]) == name
 }
 
-/// Whether a reference is as we write it; a flag that is left out is false.
+/// Whether two references are equal; a missing flag counts as false.
 fn same_reference(wanted: &Value, found: &Value) -> bool {
     ["kind", "uid"].iter().all(|field| wanted.text(&[field]) == found.text(&[field]))
         && ["controller", "blockOwnerDeletion"].iter().all(|field| wanted.flag(&[field]) == found.flag(&[field]))
@@ -253,8 +254,8 @@ fn contest(claim: &str) -> Event {
     Event { warning: true, reason: "ContestedClaim", message }
 }
 
-/// A claim of a replica that stays. It belongs to the set from its first moment, or a set deleted right now would leave it behind.
-/// Where claims follow revisions it is of the given one, otherwise of the live template.
+/// A new claim of a replica. It has its owner from the beginning, because the set may be deleted at any moment. If
+/// claims follow revisions, it is built from the given revision, otherwise from the current template.
 pub(super) fn build(set: &Set, live: &Value, ordinal: i64, revision: &Revision) -> Value {
     let claim_name = set.claim_name(live, ordinal);
     let template = if set.claims_in_place { revision.claim_template(live) } else { live };

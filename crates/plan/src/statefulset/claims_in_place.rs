@@ -1,7 +1,8 @@
 //! Claims that follow the revision of their pod (KEP-4650).
 //!
-//! A claim carries the name of the revision it was last written for. It is written once for each revision: before its pod is created at
-//! that revision, or before its pod at an older one is deleted or relabelled, and then it is waited for.
+//! A label on the claim names the revision that it was last written for. A claim is written once per revision: before
+//! its pod is created at that revision, or before its pod of an older revision is deleted or relabelled. The pod waits
+//! until the claim is ready.
 
 use super::claims::{self, Claims};
 use super::pods;
@@ -14,37 +15,38 @@ use object::kinds::volumes::BETA_CLASS;
 use object::quantity::Quantity;
 use std::cmp::{max_by_key, min};
 
-/// What a person can do about a claim that cannot be updated. (Deleting it would cure much, too, and its data with it.)
-const WAY_OUT: &str = "cure the cause, change the template again, or set spec.volumeClaimUpdatePolicy to OnClaimDelete to go on without \
+/// What a user can do about a claim that cannot be updated. Deleting the claim is not suggested, because its data would
+/// be lost.
+const WAY_OUT: &str = "fix the cause, change the template again, or set spec.volumeClaimUpdatePolicy to OnClaimDelete to go on without \
      this claim";
 
 const STORAGE: &[&str] = &["spec", "resources", "requests", "storage"];
 const CLASS: &[&str] = &["spec", "volumeAttributesClassName"];
 const CURRENT_CLASS: &[&str] = &["status", "currentVolumeAttributesClassName"];
 
-/// How far the claims of a replica are on the way to the update revision, while its pod is at an older one.
+/// The progress of a replica's claims to the update revision, while its pod is at an older one.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// One of them is there already.
+    /// At least one claim is at the update revision.
     pub begun: bool,
-    /// One of them is still to be written, and can be.
+    /// At least one claim is still to be written, and can be.
     pub lacks: bool,
-    /// What else is waited for.
+    /// A claim that must become ready first.
     pub waits: Option<Wait>,
 }
 
-/// Why a claim is not ready: a word for the condition, and a sentence.
+/// Why a claim is not ready: a reason for the condition, and a sentence.
 #[derive(Debug)]
 pub(super) struct Wait {
     claim: String,
     reason: &'static str,
     why: String,
-    /// It will not be ready by itself.
+    /// A user must act before it becomes ready.
     stuck: bool,
 }
 
 impl<'a> Planner<'a> {
-    /// How far a replica's claims are. Those on their way out are passed over: they go when the pod has gone.
+    /// The progress of a replica's claims. Claims that are being deleted do not count: they are deleted with the pod.
     pub(super) fn progress(&self, ordinal: i64) -> Progress {
         let mut progress = Progress::default();
         if !self.set.claims_in_place {
@@ -79,7 +81,7 @@ impl<'a> Planner<'a> {
         progress
     }
 
-    /// Why a claim at an older revision cannot be written now, as far as that can be seen.
+    /// Why a claim at an older revision cannot be written now, as far as the plan can see.
     fn unchangeable(&self, claim: &Value) -> Option<Wait> {
         if self.claims.is_contested(name(claim)) {
             let why = "by its name it is a claim of another StatefulSet, too".to_owned();
@@ -91,15 +93,15 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The first claim of a replica that cannot be written now. Until it can, no claim of the replica is: a size that was applied
-    /// cannot be taken back.
+    /// The first claim of a replica that cannot be written now. Until it can, no claim of the replica is written,
+    /// because an applied size cannot be reduced again.
     fn obstacle(&self, ordinal: i64) -> Option<Wait> {
         let claims = self.set.claim_templates.iter().filter_map(|it| self.claims.get(self.set, ordinal, it));
         let mut old = claims.filter(|it| !terminating(it) && pods::revision(it) != self.revisions.update.name);
         old.find_map(|claim| self.unchangeable(claim))
     }
 
-    /// Brings a replica's claims to the update revision: the missing ones are created, those at another one are written.
+    /// Creates a replica's missing claims and writes those at another revision.
     pub(super) fn bring_claims(&mut self, ordinal: i64) -> Vec<Action> {
         let (set, revisions) = (self.set, self.revisions);
         let (pod, update) = (set.pod_name(ordinal), &revisions.update);
@@ -111,9 +113,9 @@ impl<'a> Planner<'a> {
         actions
     }
 
-    /// Writes the claims of a replica that are at another revision, as many as the allowance admits. A volume that has grown stays
-    /// large. So where one of several claims grows or is modified, the server is asked first whether it admits all of them. A single
-    /// claim needs no check: its apply is refused or done.
+    /// Writes the claims of a replica that are at another revision, within the allowance. A volume cannot shrink again.
+    /// So if one of several claims grows or changes its attributes class, the server first checks all of them (dry
+    /// run). A single claim needs no check: its apply succeeds or fails as a whole.
     fn apply_claims(&mut self, ordinal: i64, pod: &str, revision: &Revision, with_pod: bool) -> Vec<Action> {
         let (set, claims) = (self.set, self.claims);
         let stale = claims.stale(set, ordinal, revision);
@@ -135,7 +137,8 @@ impl<'a> Planner<'a> {
         actions
     }
 
-    /// What a pod that is about to be created at a revision needs of its claims. The error is the claim that changes otherwise first.
+    /// The actions on claims before a pod is created at a revision. The error is a claim whose owners must change
+    /// first.
     pub(super) fn claims_for_creation(&mut self, ordinal: i64, revision: &Revision) -> Result<Vec<Action>, Held> {
         let set = self.set;
         let pod = set.pod_name(ordinal);
@@ -152,7 +155,7 @@ impl<'a> Planner<'a> {
         Ok(actions)
     }
 
-    /// Creates the claims that a pod needs and that do not exist, as many as the allowance admits.
+    /// Creates the missing claims of a pod, within the allowance.
     pub(super) fn create_claims(&mut self, ordinal: i64, revision: &Revision, with_pod: bool) -> Vec<Action> {
         let (set, claims, applied) = (self.set, self.claims, self.set.claims_in_place);
         let admitted = claims.missing(set, ordinal).map_while(|template| {
@@ -162,7 +165,7 @@ impl<'a> Planner<'a> {
         admitted.collect()
     }
 
-    /// The replica waits for a claim; people are told where it will not be ready by itself.
+    /// Holds the replica until the claim is ready, with an event if a user must act.
     pub(super) fn wait_for_claim(&mut self, pod: &str, wait: Wait) {
         if wait.stuck {
             let message = format!(
@@ -179,8 +182,8 @@ impl<'a> Planner<'a> {
 }
 
 impl Claims<'_> {
-    /// The claims of a replica that stay and are not at this revision, with their templates. Two sets that have the same claim would write it in
-    /// turns for ever.
+    /// The claims of a replica that are not at this revision, with their templates, without those being deleted. Claims
+    /// that two sets share are left out: the sets would overwrite each other's writes for ever.
     fn stale<'s>(
         &'s self,
         set: &'s Set,
@@ -205,7 +208,8 @@ impl Wait {
     }
 }
 
-/// Why a claim was not written or would not be, what becomes of its pod, and what can be done.
+/// The message about a claim that was not or would not be written: why, what happens to its pod, and what a user can
+/// do.
 pub(super) fn refusal(action: &Action, why: &str) -> String {
     let (others, class, with_pod) = match action {
         Action::CheckClaim { class, with_pod, .. } => ("no claim of the pod is changed; ", class.as_str(), *with_pod),
@@ -216,20 +220,20 @@ pub(super) fn refusal(action: &Action, why: &str) -> String {
     format!("{why}{class}; {others}{}", advice(with_pod))
 }
 
-/// What becomes of the pod, and what can be done.
+/// What happens to the pod, and what a user can do.
 fn advice(with_pod: bool) -> String {
     let pod = if with_pod { "the pod is not created until then" } else { "the pod keeps running" };
     format!("{pod}; {WAY_OUT}")
 }
 
-/// A claim without a volume can be written only in part, so it is left until it has one.
+/// Only part of an unbound claim can be written, so it waits until it is bound.
 fn unbound(claim: &Value) -> Option<Wait> {
     let phase = claim.text(&["status", "phase"]);
     let why = format!("it is {}, and only a bound claim can change", if phase.is_empty() { "Pending" } else { phase });
     (phase != "Bound").then(|| Wait { stuck: true, ..Wait::of(claim, "ClaimNotBound", why) })
 }
 
-/// What a claim at the revision lacks to be ready. A claim that was made smaller again by hand needs no more than it asks for.
+/// Why a claim at this revision is not ready. A claim whose request was lowered by a user needs only that size.
 fn unready(claim: &Value, template: &Value) -> Option<Wait> {
     let size = |value: Option<&Value>| value.and_then(Quantity::of).unwrap_or(Quantity::ZERO);
     let wanted = min(size(template.at(STORAGE)), size(claim.at(STORAGE)));
@@ -248,7 +252,7 @@ fn unready(claim: &Value, template: &Value) -> Option<Wait> {
     Some(Wait { stuck: trouble.is_some(), ..Wait::of(claim, reason, why) })
 }
 
-/// What those who resize and modify volumes say that went wrong.
+/// The first error condition of the resizer or modifier.
 fn trouble(claim: &Value) -> Option<String> {
     const ERRORS: &[&str] = &["ControllerResizeError", "NodeResizeError", "ModifyVolumeError"];
     let mut conditions = claim.items(&["status", "conditions"]).iter();
@@ -256,13 +260,13 @@ fn trouble(claim: &Value) -> Option<String> {
     Some(format!("{}: {}", error.text(&["type"]), error.text(&["message"])))
 }
 
-/// Whether the patch asks for another volume than the claim does, not only for other labels and annotations.
+/// Whether the patch changes size or attributes class, not only labels and annotations.
 fn changes_volume(patch: &Value, claim: &Value) -> bool {
     let size = |object: &Value| object.at(STORAGE).and_then(Quantity::of);
     size(patch) != size(claim) || patch.text(CLASS) != claim.text(CLASS)
 }
 
-/// The claim's storage class, for messages; the old annotation comes before the field.
+/// The claim's storage class, for messages. The deprecated annotation takes precedence.
 fn storage_class(claim: &Value) -> &str {
     match claim.at(&["metadata", "annotations", BETA_CLASS]).and_then(Value::as_str) {
         Some(class) => class,
@@ -270,8 +274,8 @@ fn storage_class(claim: &Value) -> &str {
     }
 }
 
-/// What server-side apply is told of a claim. It names what the template names, and of what else we may have written only what is
-/// there: an apply takes away what the one before named and this one does not.
+/// The server-side apply patch of a claim. It contains the template's fields. Of other fields that the controller may
+/// own it contains only those that exist: an apply removes owned fields that it does not name.
 fn patch(set: &Set, live: &Value, claim: &Value, ordinal: i64, revision: &Revision) -> Value {
     let mut patch = claims::build(set, live, ordinal, revision);
     patch.put(&["metadata", "uid"], uid(claim));

@@ -1,7 +1,8 @@
-//! The in-tree hostPath plugin: volumes that are directories of this machine, or of a simulated one.
+//! The built-in hostPath plugin: volumes that are directories of this machine, or of a simulated one.
 //!
-//! Of this machine only directories below `/tmp` are made, removed or emptied: otherwise a user who can create a PV could have any
-//! directory of the machine removed. Everyone can write to `/tmp`, so no step resolves a path twice or follows a link (crate `tree`).
+//! On this machine only directories below `/tmp` are created, removed or emptied: otherwise a user who can create a PV
+//! could have any directory removed. Every user can write to `/tmp`, so no step resolves a path twice or follows a
+//! symbolic link (crate `tree`).
 
 use futures::future::BoxFuture;
 use std::ffi::OsStr;
@@ -11,22 +12,22 @@ use tree::Dir;
 
 const ROOT: &str = "/tmp";
 
-/// A piece of work on a directory; its error is a sentence.
+/// An operation on a directory; its error is one sentence.
 pub type Work = BoxFuture<'static, Result<(), String>>;
 
-/// Where volumes of the plugin inside are.
+/// The directories of the plugin's volumes.
 pub trait Directories: Send + Sync {
-    /// Makes a directory. One that is there already is as good.
+    /// Creates a directory. Succeeds if it exists.
     fn make(&self, directory: String) -> Work;
 
-    /// Removes a directory with all that is in it. One that is not there is as good.
+    /// Removes a directory and its content. Succeeds if it does not exist.
     fn destroy(&self, directory: String) -> Work;
 
-    /// Removes all that is in a directory.
+    /// Removes the content of a directory.
     fn scrub(&self, directory: String) -> Work;
 }
 
-/// Those of this machine.
+/// The directories of this machine.
 pub struct OfMachine;
 
 impl Directories for OfMachine {
@@ -34,14 +35,14 @@ impl Directories for OfMachine {
         blocking(move || {
             let path = below_root(&directory)?;
             let made = root().and_then(|root| root.make_beneath(&path, 0o750));
-            made.map(drop).map_err(|error| told("make", &directory, &error))
+            made.map(drop).map_err(|error| reported("make", &directory, &error))
         })
     }
 
     fn destroy(&self, directory: String) -> Work {
         blocking(move || {
             let path = below_root(&directory)?;
-            ignore_absence(remove(&path)).map_err(|error| told("remove", &directory, &error))
+            ignore_absence(remove(&path)).map_err(|error| reported("remove", &directory, &error))
         })
     }
 
@@ -49,7 +50,7 @@ impl Directories for OfMachine {
         blocking(move || {
             let path = below_root(&directory)?;
             let emptied = root().and_then(|root| root.open_beneath(&path)?.empty());
-            ignore_absence(emptied).map_err(|error| told("empty", &directory, &error))
+            ignore_absence(emptied).map_err(|error| reported("empty", &directory, &error))
         })
     }
 }
@@ -62,14 +63,14 @@ fn remove(path: &Path) -> Result<(), Error> {
     let (parent, name) =
         (path.parent().unwrap_or_else(|| Path::new("")), path.file_name().unwrap_or_else(|| OsStr::new("")));
     let parent = if parent.as_os_str().is_empty() { root()? } else { root()?.open_beneath(parent)? };
-    // A volume is a directory. Anything else of that name is not removed.
+    // A volume is a directory. Other files of that name are not removed.
     match parent.meta(name)?.kind {
         tree::Kind::Directory => parent.remove(name),
         _ => Err(tree::no_directory()),
     }
 }
 
-/// The path below the root, if it names a place there.
+/// The path relative to `/tmp`; an error if the path is not below it.
 fn below_root(directory: &str) -> Result<PathBuf, String> {
     let path = Path::new(directory);
     let is_plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
@@ -86,9 +87,9 @@ fn ignore_absence(result: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-fn told(what: &str, path: &str, error: &Error) -> String {
+fn reported(what: &str, path: &str, error: &Error) -> String {
     match tree::is_no_directory(error) {
-        true => format!("cannot {what} {path}: it, or a directory that it is in, is a symbolic link or no directory"),
+        true => format!("cannot {what} {path}: the path or one of its parents is a symbolic link or not a directory"),
         false => format!("cannot {what} {path}: {error}"),
     }
 }
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn directories_are_made_emptied_and_removed_as_often_as_one_likes() {
+    async fn creating_emptying_and_removing_a_directory_is_idempotent() {
         let root = fresh("life");
         let directory = root.join("a/b");
         for _ in 0..2 {
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_outside_of_the_root_is_touched() {
+    async fn paths_outside_tmp_are_refused() {
         for path in [
             "/",
             "/tmp",
@@ -164,13 +165,13 @@ mod tests {
         }
     }
 
-    const REFUSED: &str = "is a symbolic link or no directory";
+    const REFUSED: &str = "is a symbolic link or not a directory";
 
     #[tokio::test]
-    async fn a_link_is_not_followed() {
+    async fn symbolic_links_are_not_followed() {
         let root = fresh("links");
         fs::create_dir_all(root.join("inside/task")).unwrap();
-        // The first leads to where nothing could be removed even if it were tried.
+        // Nothing below the first link's target could be removed anyway.
         for (link, to) in [("out", Path::new("/proc/self")), ("in", &root.join("inside"))] {
             symlink(to, root.join(link)).unwrap();
             for path in [root.join(link).join("task"), root.join(link)] {
@@ -183,7 +184,7 @@ mod tests {
         fs::remove_dir_all(root).unwrap();
     }
 
-    /// A user replaces the parent of a volume's directory with a link to a directory elsewhere, and back, all the time.
+    /// A user repeatedly swaps the parent of a volume's directory with a link to a directory elsewhere.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn nothing_outside_is_removed_when_a_parent_is_swapped_with_a_link() {
         let (root, outside) = (fresh("race"), tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap());
@@ -202,7 +203,7 @@ mod tests {
                 }
             })
         };
-        // The first round waits for the parent.
+        // Wait until the swapping thread has created the parent.
         while !root.join("link").is_symlink() {
             tokio::task::yield_now().await;
         }
@@ -210,7 +211,7 @@ mod tests {
             let (victim, emptied) = (format!("victim-{round}"), format!("emptied-{round}"));
             fs::create_dir_all(outside.path().join(&victim)).unwrap();
             fs::create_dir_all(outside.path().join(&emptied).join("kept")).unwrap();
-            // Each may be refused, or find nothing: the parent is a link, a directory or absent.
+            // Each may be refused or find nothing: the parent is a link, a directory or absent.
             let parent = root.join("parent");
             let _ = OfMachine.destroy(text(&parent.join(&victim))).await;
             let _ = OfMachine.scrub(text(&parent.join(&emptied))).await;

@@ -1,4 +1,4 @@
-//! Figures about volumes and claims, under the names that Kubernetes' controller manager gives them.
+//! Metrics about volumes and claims, with the names that kube-controller-manager uses.
 
 use crate::cache::{Key, key};
 use object::Value;
@@ -47,7 +47,7 @@ struct OwnOperation {
     migrated: &'static str,
 }
 
-/// Shared by all who count.
+/// Clones share the metrics.
 #[derive(Clone)]
 pub struct Figures {
     volumes: Family<Made, Gauge>,
@@ -57,7 +57,7 @@ pub struct Figures {
     unbound_claims: Family<OfNamespace, Gauge>,
     operations: Family<Operation, Histogram>,
     errors: Family<Operation, Counter>,
-    /// The same under an older name. That name ends like no counter's, hence a gauge.
+    /// The same under an older name. It lacks the suffix `_total` that a counter gets, hence a gauge.
     older_errors: Family<Operation, Gauge>,
     own_operations: Family<OwnOperation, Histogram>,
     binds: Histogram,
@@ -66,12 +66,12 @@ pub struct Figures {
     started: Arc<Mutex<Started>>,
 }
 
-/// What is not over yet.
+/// Operations that have not finished.
 #[derive(Default)]
 struct Started {
-    /// Claims that are not bound: since when they are known, and who was asked to make a volume since when.
+    /// Claims that are not bound: since when they are known, and which provisioner was asked since when.
     claims: HashMap<Key, Unbound>,
-    /// Volumes that are being deleted: by whom, since when.
+    /// Volumes that are being deleted: by which plugin, since when.
     deletions: HashMap<Key, (String, Instant)>,
 }
 
@@ -109,7 +109,7 @@ impl Default for Figures {
 impl Figures {
     pub fn register(&self, registry: &mut Registry) {
         let volumes = "pv_collector_total_pv_count";
-        registry.register(volumes, "Volumes, by what makes them and their mode", self.volumes.clone());
+        registry.register(volumes, "Volumes by plugin and volume mode", self.volumes.clone());
         registry.register("pv_collector_bound_pv_count", "Bound volumes of a class", self.bound_volumes.clone());
         let unbound = "pv_collector_unbound_pv_count";
         registry.register(unbound, "Volumes of a class that are not bound", self.unbound_volumes.clone());
@@ -117,27 +117,27 @@ impl Figures {
         registry.register("pv_collector_unbound_pvc_count", "Claims that are not bound", self.unbound_claims.clone());
         registry.register(
             "volume_operation_total_seconds",
-            "Seconds from a volume being asked for until its claim is bound (provision), and from a volume being reclaimed until it \
-             is gone (delete)",
+            "Seconds from requesting a volume until its claim is bound (provision), and from releasing a volume until it \
+             is deleted (delete)",
             self.operations.clone(),
         );
         let help = "Operations on volumes that failed";
         registry.register("volume_operation_errors", help, self.errors.clone());
         registry.register("volume_operation_total_errors", help, self.older_errors.clone());
-        let help = "Seconds that operations of our own plugins took";
+        let help = "Seconds that operations of the built-in plugins took";
         registry.register("storage_operation_duration_seconds", help, self.own_operations.clone());
         registry.register(
             "persistentvolumeclaim_bind_duration_seconds",
-            "Seconds from a claim being seen until it is bound",
+            "Seconds from seeing a claim until it is bound",
             self.binds.clone(),
         );
-        let help = "Claims that were to get the default class after their creation";
+        let help = "Claims that were assigned the default class after their creation, or should have been";
         registry.register("retroactive_storageclass", help, self.retroactive.clone());
-        let help = "Claims that did not get the default class although they should";
+        let help = "Claims whose assignment of the default class failed";
         registry.register("retroactive_storageclass_errors", help, self.retroactive_errors.clone());
     }
 
-    /// Counting begins anew: whoever counted before is gone.
+    /// Resets the gauges when this process becomes the leader.
     pub fn start_over(&self) {
         self.volumes.clear();
         self.bound_volumes.clear();
@@ -158,7 +158,7 @@ impl Figures {
         if before == after {
             return;
         }
-        // One at a time: what is counted down to nothing is removed.
+        // Under the lock: a gauge that reaches 0 is removed.
         let _counting = self.started();
         for (counted, step) in [(before, -1), (after, 1)] {
             let Some((made, class, is_bound)) = counted else { continue };
@@ -188,7 +188,7 @@ impl Figures {
         }
     }
 
-    /// A claim has its turn: the clock runs while it is not bound.
+    /// Starts measuring the time to bind when a claim is first reconciled.
     pub fn claim_seen(&self, claim: &Value) {
         let mut started = self.started();
         let key = key(claim);
@@ -231,7 +231,7 @@ impl Figures {
         self.operations.get_or_create(&operation).observe(since.elapsed().as_secs_f64());
     }
 
-    /// One of our own plugins did something, or failed to.
+    /// Records an operation of the built-in plugin.
     pub fn own_operation(&self, name: &'static str, took: Duration, succeeded: bool) {
         let status = if succeeded { "success" } else { "fail-unknown" };
         let plugin = plan::reclaim::HOST_PATH;
@@ -257,7 +257,7 @@ impl Figures {
     }
 }
 
-/// A label that nobody bears any more goes: namespaces and classes come and go.
+/// Adds to a gauge and removes it at 0, because namespaces and classes come and go.
 fn count<L: Clone + std::hash::Hash + Eq>(family: &Family<L, Gauge>, labels: &L, step: i64) {
     let left = family.get_or_create(labels).inc_by(step) + step;
     if left == 0 {
@@ -265,7 +265,7 @@ fn count<L: Clone + std::hash::Hash + Eq>(family: &Family<L, Gauge>, labels: &L,
     }
 }
 
-/// What makes and deletes a volume: who made it, or else its source.
+/// The plugin of a volume: the provisioner from its annotation, or else by its source.
 fn plugin(volume: &Value) -> String {
     let by = volume.text(&["metadata", "annotations", PROVISIONED_BY]);
     if !by.is_empty() {

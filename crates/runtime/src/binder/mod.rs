@@ -1,15 +1,17 @@
-//! The binder: brings claims and volumes together, has volumes made, and reclaims them.
+//! The binder: binds claims to volumes, asks provisioners for new volumes, and reclaims released ones.
 //!
-//! `sight` knows where to look and whom a change concerns, `act` is the only writer, `directories` is the one plugin of our own.
+//! `informers` has the caches and maps changes to keys, `executor` is the only writer, `directories` is the built-in
+//! hostPath plugin.
 //!
-//! A key is a claim, or a volume when it has no namespace. A claim that takes a volume holds it meanwhile: no other claim looks at it,
-//! and its own turn waits. That is for speed and for order alone; that no two claims get one volume is the writes' own precondition.
+//! A key is a claim, or a volume if it has no namespace. A claim that changes a volume holds it meanwhile: other claims
+//! skip it, and the volume's own reconcile waits. This is for speed and order only; the preconditions of the writes
+//! guarantee that no two claims get one volume.
 
-mod act;
+mod backoff;
 mod directories;
+mod executor;
 mod figures;
-mod pauses;
-mod sight;
+mod informers;
 
 pub use directories::{Directories, OfMachine, Work};
 pub use figures::Figures;
@@ -21,30 +23,30 @@ use crate::events::{EventSubject, Events};
 use crate::namespace_scope::NamespaceScope;
 use crate::queue::Queue;
 use crate::worker;
-use act::Flow;
+use backoff::ObjectBackoff;
+use executor::Flow;
+use informers::{Held, Informers};
 use object::Value;
 use object::access::{Access, uid};
-use pauses::Pauses;
 use plan::bind::{self, Event, Plan, Target, Waiting, Wanted};
 use plan::reclaim::Plugins;
-use sight::{Held, Sight};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Most of the time of a turn is spent waiting for the server, which commits what comes together at once.
+/// A worker spends most of its time waiting for the server, which commits concurrent writes together.
 const WORKERS: usize = 64;
-/// Events are forgotten after an hour. Whoever asks later why a claim waits shall still be told.
+/// Events expire after an hour. The event of a claim that still waits is repeated, so that a user always finds it.
 const REMIND_AFTER: Duration = Duration::from_secs(30 * 60);
 
-/// Binds and reclaims, until the part stops.
+/// Runs the binder until the controller context stops.
 pub async fn run(context: ControllerContext) {
     let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
     let figures = context.metrics.volumes.clone();
     figures.start_over();
-    let sight = Arc::new(Sight::new(queue.clone()));
-    let sources = sight.sources(&figures, &context.scope);
+    let informers = Arc::new(Informers::new(queue.clone()));
+    let sources = informers.sources(&figures, &context.scope);
     let control = Arc::new(Control {
         api: context.api.clone(),
         events: context.events.clone(),
@@ -56,12 +58,12 @@ pub async fn run(context: ControllerContext) {
         },
         directories: context.directories.clone(),
         scope: context.scope.clone(),
-        sight,
+        informers,
         figures,
         queue: queue.clone(),
         waiting: Mutex::default(),
-        told: Mutex::default(),
-        pauses: Mutex::default(),
+        reported: Mutex::default(),
+        backoff: Mutex::default(),
     });
     worker::run_with(context, queue, sources, WORKERS, move |key| {
         let control = control.clone();
@@ -76,16 +78,16 @@ struct Control {
     plugins: Plugins,
     directories: Arc<dyn Directories>,
     scope: NamespaceScope,
-    sight: Arc<Sight>,
+    informers: Arc<Informers>,
     figures: Figures,
     queue: Arc<Queue<Key>>,
     waiting: Mutex<Waiting<Key>>,
-    told: Mutex<HashMap<Key, Told>>,
-    pauses: Mutex<Pauses>,
+    reported: Mutex<HashMap<Key, Reported>>,
+    backoff: Mutex<ObjectBackoff>,
 }
 
-/// What was told about an object, and when: it is news only once.
-struct Told {
+/// The last events of an object, and when they were recorded. An unchanged event is not repeated before `REMIND_AFTER`.
+struct Reported {
     uid: String,
     events: Vec<Event>,
     at: Instant,
@@ -93,49 +95,49 @@ struct Told {
 
 impl Control {
     async fn sync_claim(&self, key: Key) -> Result<Option<Duration>, ApiError> {
-        let Some(claim) = self.sight.claims.cache.get(&key) else {
+        let Some(claim) = self.informers.claims.cache.get(&key) else {
             self.waiting().leave(&key);
-            self.has_looked(&key);
+            self.requeue_callers(&key);
             self.figures.claim_gone(&key);
             self.forget(&key);
             return Ok(None);
         };
         let looks = !bind::is_bound(&claim) && claim.text(&["spec", "volumeName"]).is_empty();
         if looks {
-            // Before it looks: a volume that becomes free meanwhile must find it.
+            // Enter the waiting list first: a volume that becomes available meanwhile must find this claim there.
             self.waiting().enter(key.clone(), Wanted::of(&claim));
         }
         self.figures.claim_seen(&claim);
-        let look = self.sight.look();
+        let look = self.informers.look();
         let plan = bind::claim(&claim, &look, &self.plugins);
         if !plan.waits {
             self.waiting().leave(&key);
         }
         let Some(held) = look.hold(&plan) else {
-            // Another claim is busy with the volume, and wakes this one when it is done.
-            self.has_looked(&key);
+            // Another claim holds the volume, and requeues this claim when it releases it.
+            self.requeue_callers(&key);
             return Ok(None);
         };
         let result = self.carry_out(&claim, plan).await;
         if result.is_err() {
-            // It comes back by itself, after a while: until then no volume shall call it.
+            // The claim is requeued with backoff. Until then no volume should be offered to it.
             self.waiting().leave(&key);
         }
-        self.has_looked(&key);
-        self.let_go(held, result.is_ok());
+        self.requeue_callers(&key);
+        self.release_volume(held, result.is_ok());
         self.finish(&key, result)
     }
 
     async fn sync_volume(&self, key: Key) -> Result<Option<Duration>, ApiError> {
-        let Some(volume) = self.sight.volumes.cache.get(&key) else {
+        let Some(volume) = self.informers.volumes.cache.get(&key) else {
             self.figures.volume_gone(&key);
             self.forget(&key);
             return Ok(None);
         };
-        if !self.scope.covers_volume(&volume) || self.sight.is_held(&key.1) {
+        if !self.scope.covers_volume(&volume) || self.informers.is_held(&key.1) {
             return Ok(None);
         }
-        let plan = bind::volume(&volume, &*self.sight, &self.plugins);
+        let plan = bind::volume(&volume, &*self.informers, &self.plugins);
         if let Some(Target { namespace, name, .. }) = &plan.wake {
             self.queue.add((namespace.as_str().into(), name.as_str().into()));
         }
@@ -159,61 +161,65 @@ impl Control {
         }
     }
 
-    /// Tells the volumes that had called a claim: where it did not take them, they call the next.
-    fn has_looked(&self, claim: &Key) {
+    /// Requeues the volumes that were offered to a claim: a volume that the claim did not take is offered to the next
+    /// one.
+    fn requeue_callers(&self, claim: &Key) {
         let callers = self.waiting().looked(claim);
         callers.into_iter().for_each(|volume| self.queue.add(volume));
     }
 
-    /// Lets go of the volume that a claim held. Where the claim failed, it comes back to it first.
-    fn let_go(&self, held: Option<Held>, succeeded: bool) {
+    /// Releases the volume that a claim held. After a success it requeues the volume and its claims; after a failure
+    /// the claim is retried first.
+    fn release_volume(&self, held: Option<Held>, succeeded: bool) {
         let Some(held) = held else { return };
         let volume = held.volume();
         drop(held);
         if succeeded {
-            self.sight.around(&volume).into_iter().for_each(|key| self.queue.add(key));
+            self.informers.around(&volume).into_iter().for_each(|key| self.queue.add(key));
         }
     }
 
-    /// Tells what is new about an object, and what is still true after a long time.
-    fn tell_news(&self, object: &Value, plan: &Plan) {
+    /// Records events that are new for an object, or still true after `REMIND_AFTER`.
+    fn record_changed_events(&self, object: &Value, plan: &Plan) {
         let key = crate::cache::key(object);
-        let mut all = self.told();
+        let mut all = self.reported();
         if plan.events.is_empty() {
             all.remove(&key);
             return;
         }
         let now = Instant::now();
-        let is_old = |told: &Told| {
-            told.uid == uid(object) && told.events == plan.events && now.duration_since(told.at) < REMIND_AFTER
+        let is_old = |reported: &Reported| {
+            reported.uid == uid(object)
+                && reported.events == plan.events
+                && now.duration_since(reported.at) < REMIND_AFTER
         };
         if all.get(&key).is_some_and(is_old) {
             return;
         }
-        all.insert(key, Told { uid: uid(object).to_owned(), events: plan.events.clone(), at: now });
+        all.insert(key, Reported { uid: uid(object).to_owned(), events: plan.events.clone(), at: now });
         drop(all);
-        plan.events.iter().for_each(|event| self.tell(event));
+        plan.events.iter().for_each(|event| self.record_event(event));
     }
 
-    fn tell(&self, event: &Event) {
+    fn record_event(&self, event: &Event) {
         let Target { namespace, name, uid } = &event.about;
-        let place = if event.about.is_volume() { &self.sight.volumes } else { &self.sight.claims };
+        let place = if event.about.is_volume() { &self.informers.volumes } else { &self.informers.claims };
         let about = EventSubject { resource: &place.resource, namespace, name, uid };
         self.events.record(&about, if event.warning { "Warning" } else { "Normal" }, event.reason, &event.message);
     }
 
     fn forget(&self, key: &Key) {
-        self.told().remove(key);
-        self.pauses().forget(key);
+        self.reported().remove(key);
+        self.backoff().forget(key);
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting<Key>> {
         self.waiting.lock().expect("no panic happens under this lock")
     }
-    fn told(&self) -> MutexGuard<'_, HashMap<Key, Told>> {
-        self.told.lock().expect("no panic happens under this lock")
+    fn reported(&self) -> MutexGuard<'_, HashMap<Key, Reported>> {
+        self.reported.lock().expect("no panic happens under this lock")
     }
-    fn pauses(&self) -> MutexGuard<'_, Pauses> {
-        self.pauses.lock().expect("no panic happens under this lock")
+    fn backoff(&self) -> MutexGuard<'_, ObjectBackoff> {
+        self.backoff.lock().expect("no panic happens under this lock")
     }
 }

@@ -1,8 +1,8 @@
-//! Keeps CSIStorageCapacity objects: what each driver has left.
+//! Maintains CSIStorageCapacity objects: the free capacity of each driver, per class and topology segment.
 
 use super::drivers::{Drivers, Known};
 use super::metrics::Metrics;
-use super::provisioner::Sight;
+use super::provisioner::Informers;
 use crate::api::{Api, ApiError, Resource};
 use crate::controllers::ControllerContext;
 use object::Value;
@@ -13,11 +13,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Others may use the storage too.
+/// Other users of the storage change its capacity without an event.
 const EVERY: Duration = Duration::from_secs(60);
-/// Many volumes may come and go at once.
+/// Limits refreshes when many volumes are created or deleted at once.
 const AT_MOST_EVERY: Duration = Duration::from_secs(1);
-/// Where the objects are: their place does not matter to the scheduler.
+/// The namespace of the objects. The scheduler reads them in any namespace.
 const NAMESPACE: &str = "kube-system";
 
 pub struct Capacities {
@@ -41,8 +41,8 @@ impl Capacities {
         }
     }
 
-    /// Brings all objects up to date; returns when to do so again.
-    pub async fn refresh(&self, sight: &Sight) -> Result<Option<Duration>, ApiError> {
+    /// Updates all objects; returns when to do so again.
+    pub async fn refresh(&self, informers: &Informers) -> Result<Option<Duration>, ApiError> {
         let able: Vec<Known> = self.drivers.all().into_iter().filter(|known| known.driver.can.get_capacity).collect();
         if able.is_empty() {
             return Ok(None);
@@ -55,7 +55,7 @@ impl Capacities {
         let existing = self.api.get(&self.objects.collection(NAMESPACE)).await?;
         let (mut wanted, mut current, mut obsolete) = (0, 0, 0);
         for known in able {
-            let wants = self.wants(&known, sight).await?;
+            let wants = self.wants(&known, informers).await?;
             for object in capacity::obsolete(&known.driver.name, existing.items(&["items"]), &wants) {
                 obsolete += 1;
                 self.remove(object).await?;
@@ -71,23 +71,23 @@ impl Capacities {
         Ok(Some(EVERY))
     }
 
-    async fn wants(&self, known: &Known, sight: &Sight) -> Result<Vec<Want>, ApiError> {
+    async fn wants(&self, known: &Known, informers: &Informers) -> Result<Vec<Want>, ApiError> {
         let csi_driver = self.api.find(&self.csi_drivers.object("", &known.driver.name)).await?;
-        let (classes, nodes, csi_nodes) = (sight.classes.all(), sight.nodes.all(), sight.csi_nodes.all());
+        let (classes, nodes, csi_nodes) = (informers.classes.all(), informers.nodes.all(), informers.csi_nodes.all());
         let [classes, nodes, csi_nodes] =
             [&classes, &nodes, &csi_nodes].map(|all| all.iter().map(AsRef::as_ref).collect::<Vec<&Value>>());
         let cluster = Cluster { nodes: &nodes, csi_nodes: &csi_nodes };
         Ok(capacity::wants(&known.driver, csi_driver.as_deref(), &classes, &cluster))
     }
 
-    /// Whether there is an object for a figure now. A driver that does not answer leaves the old figure.
+    /// Writes one object; returns whether it exists. If the driver does not respond, the old value stays.
     async fn keep(&self, want: &Want, known: &Known, existing: &[Value]) -> Result<bool, ApiError> {
         let object_name = capacity::object_name(want, &known.driver.name);
         let old = existing.iter().find(|object| name(object) == object_name);
         let available = match known.remote.capacity(want).await {
             Ok(available) => available,
             Err(failure) => {
-                tracing::warn!(driver = known.driver.name, class = want.class, %failure, "the capacity is not known");
+                tracing::warn!(driver = known.driver.name, class = want.class, %failure, "cannot read the capacity of the CSI driver; keeping the last value");
                 return Ok(old.is_some());
             }
         };

@@ -1,7 +1,7 @@
-//! The drivers of this process: met when they first answer, known by name from then on.
+//! The drivers of this process. A driver is registered by name when it first responds.
 
 use super::remote::Remote;
-use super::{Endpoint, Pace};
+use super::{DriverBackoff, Endpoint};
 use plan::csi::Driver;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,28 +10,28 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Clones share what is known.
+/// Clones share the registered drivers.
 #[derive(Clone)]
 pub struct Drivers {
     known: Arc<Mutex<BTreeMap<String, Known>>>,
-    /// How often one was met that was not known, or not so.
+    /// Counts registrations and changed descriptions of drivers.
     count: Arc<watch::Sender<usize>>,
-    /// The sockets at which none was met yet.
+    /// Endpoints whose driver has not responded yet.
     awaited: Arc<AtomicUsize>,
     is_empty: bool,
 }
 
-/// A driver that has answered.
+/// A driver that has responded.
 #[derive(Clone)]
 pub struct Known {
     pub remote: Arc<Remote>,
-    /// As it described itself when it was met.
+    /// The driver's own description, from its last registration.
     pub driver: Arc<Driver>,
-    pub pace: Pace,
+    pub backoff: DriverBackoff,
 }
 
 impl Drivers {
-    /// Starts to look for drivers at their endpoints, among `tasks`.
+    /// Starts one task per endpoint that registers the driver there. The tasks run in `tasks`.
     pub fn start(
         endpoints: &[Endpoint],
         metrics: &csi::Metrics,
@@ -58,35 +58,37 @@ impl Drivers {
         drivers
     }
 
-    /// Looks who is at a socket, again and again. Whoever calls the driver that was there notices that another has come, but it may be called by nobody.
+    /// Checks periodically which driver is at an endpoint. A call to the registered driver also notices that another
+    /// one has replaced it, but there may be no calls.
     async fn serve(&self, endpoint: &Endpoint, remote: &Remote) {
         let mut is_first = true;
         loop {
             let driver = remote.meet().await;
             let remote_of_it = Arc::new(remote.called(&driver.name));
-            let known = Known { remote: remote_of_it, driver: Arc::new(driver), pace: endpoint.pace };
+            let known = Known { remote: remote_of_it, driver: Arc::new(driver), backoff: endpoint.backoff };
             self.add(known, &endpoint.socket, is_first).await;
             is_first = false;
             tokio::select! {
                 biased;
                 () = remote.until_another_answers() => {}
-                () = tokio::time::sleep(endpoint.pace.look) => {}
+                () = tokio::time::sleep(endpoint.backoff.look) => {}
             }
         }
     }
 
-    /// One that was met at a socket: for the first time, again, or in the place of another. What is known at another socket stays there as long as it
-    /// answers, or two sockets of one driver would take it from each other with every look.
+    /// Registers a driver: for the first time, with a new description, or in place of another one. A driver that is
+    /// already registered at another endpoint stays there while that endpoint responds; otherwise two endpoints of one
+    /// driver would replace each other at every check.
     async fn add(&self, known: Known, socket: &csi::Endpoint, is_first: bool) {
         let name = known.driver.name.clone();
         let is_news = match self.get(&name) {
             None => true,
-            // Another version may say other things of itself.
+            // The same endpoint: a new version of the driver may describe itself differently.
             Some(before) if before.remote.is_beside(&known.remote) => before.driver != known.driver,
             Some(before) => {
                 let has_moved = before.remote.about().await.is_err();
                 if is_first && !has_moved {
-                    tracing::warn!(driver = name, endpoint = %socket, "another endpoint is of this CSI driver, and counts");
+                    tracing::warn!(driver = name, endpoint = %socket, "CSI driver already registered at another endpoint; ignoring this endpoint");
                 }
                 has_moved
             }
@@ -100,17 +102,17 @@ impl Drivers {
             self.awaited.fetch_sub(1, Ordering::SeqCst);
         }
         if is_news || is_first {
-            // Under the lock: whoever finds a driver finds it counted.
+            // Under the lock, so that every driver that `get` returns is counted.
             self.count.send_modify(|count| *count += 1);
         }
     }
 
-    /// Whether any were asked for.
+    /// Whether this process has no CSI endpoints.
     pub fn is_empty(&self) -> bool {
         self.is_empty
     }
 
-    /// Whether each has answered once.
+    /// Whether the driver of every endpoint has responded at least once.
     pub fn are_all_met(&self) -> bool {
         self.awaited.load(Ordering::SeqCst) == 0
     }
@@ -123,17 +125,17 @@ impl Drivers {
         self.lock().values().cloned().collect()
     }
 
-    /// The first that is responsible, by name.
+    /// The first driver by name for which `is_responsible` is true.
     pub fn find(&self, is_responsible: impl Fn(&str) -> bool) -> Option<Known> {
         self.lock().iter().find(|(name, _)| is_responsible(name)).map(|(_, known)| known.clone())
     }
 
-    /// How many [`Drivers::arrivals`] there were.
+    /// The number of [`Drivers::arrivals`] so far.
     pub fn count(&self) -> usize {
         *self.count.borrow()
     }
 
-    /// Tells of drivers that are met from now on, and of what they say of themselves if that is new.
+    /// Changes whenever a driver is registered or its description changes.
     pub fn arrivals(&self) -> watch::Receiver<usize> {
         self.count.subscribe()
     }
@@ -149,7 +151,7 @@ mod tests {
     use csi::directory::{DirectoryDriver, Faults, Options, Serving};
     use std::time::Duration;
 
-    /// Each socket is looked at over and over, and the driver stays where it was met, as long as it is there.
+    /// Each endpoint is checked repeatedly; the driver stays at the endpoint where it was registered first.
     #[tokio::test]
     async fn two_sockets_of_one_driver_do_not_take_it_from_each_other() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -161,7 +163,10 @@ mod tests {
             let socket = directory.path().join(socket);
             serving.push(Serving::start(driver.clone(), &socket).await.expect("a socket"));
             let endpoint = Endpoint::parse(&socket.to_string_lossy()).expect("an endpoint");
-            endpoints.push(Endpoint { pace: Pace { look: Duration::from_millis(5), ..Pace::default() }, ..endpoint });
+            endpoints.push(Endpoint {
+                backoff: DriverBackoff { look: Duration::from_millis(5), ..DriverBackoff::default() },
+                ..endpoint
+            });
         }
         let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
         let drivers = Drivers::start(&endpoints, &csi::Metrics::default(), &tasks, &shutdown);

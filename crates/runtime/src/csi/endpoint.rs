@@ -1,4 +1,4 @@
-//! `--csi`: where a driver is, and how it is to be used.
+//! The value of `--csi`: the socket of a driver, and options for it.
 
 use crate::backoff::Backoff;
 use plan::csi::Options;
@@ -9,26 +9,26 @@ use std::time::Duration;
 pub struct Endpoint {
     pub socket: csi::Endpoint,
     pub options: Options,
-    pub pace: Pace,
+    pub backoff: DriverBackoff,
 }
 
-/// How soon a call that failed is made again.
+/// How soon a failed call is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// After the first failure; doubled with each one that follows.
+pub struct DriverBackoff {
+    /// After the first failure; doubles with each further failure.
     pub first: Duration,
     pub longest: Duration,
-    /// What a driver that is away waits at most: it may be back any moment.
+    /// The longest backoff while the driver does not respond. It is short, because the driver may return at any moment.
     pub longest_away: Duration,
-    /// What a driver calls infeasible rests for so long.
+    /// The delay after an error that the driver calls infeasible.
     pub rest: Duration,
-    /// Who is at the socket is looked at this often: nobody else may notice that another driver has come, or another version.
+    /// How often the socket is checked for another driver or another version, which no call may notice.
     pub look: Duration,
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace {
+impl Default for DriverBackoff {
+    fn default() -> DriverBackoff {
+        DriverBackoff {
             first: Duration::from_secs(1),
             longest: Duration::from_secs(300),
             longest_away: Duration::from_secs(10),
@@ -38,7 +38,7 @@ impl Default for Pace {
     }
 }
 
-impl Pace {
+impl DriverBackoff {
     pub fn after(&self, failures: u32, is_away: bool) -> Duration {
         let max = if is_away { self.longest_away } else { self.longest };
         Backoff { first: self.first, max }.after(failures)
@@ -46,15 +46,16 @@ impl Pace {
 }
 
 impl Endpoint {
-    /// The error is one sentence.
+    /// Parses the value of the flag. The error is one sentence.
     pub fn parse(text: &str) -> Result<Endpoint, String> {
         let (socket, query) = text.split_once('?').unwrap_or((text, ""));
         let socket = csi::Endpoint::parse(socket).map_err(|error| error.to_string())?;
         let mut options = Options::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, "true"));
-            let on =
-                || value.parse::<bool>().map_err(|_| format!("the CSI option {name} is true or false, not {value:?}"));
+            let on = || {
+                value.parse::<bool>().map_err(|_| format!("the CSI option {name} must be true or false, not {value:?}"))
+            };
             match name {
                 "default-fstype" => options.default_fs_type = value.to_owned(),
                 "extra-create-metadata" => options.extra_create_metadata = on()?,
@@ -64,23 +65,23 @@ impl Endpoint {
                 "timeout" => {
                     let seconds = value.strip_suffix('s').unwrap_or(value).parse().ok().filter(|seconds| *seconds > 0);
                     options.timeout_s = seconds
-                        .ok_or_else(|| format!("the CSI option timeout is a number of seconds, not {value:?}"))?;
+                        .ok_or_else(|| format!("the CSI option timeout must be a number of seconds, not {value:?}"))?;
                 }
                 "monitor-interval" => {
                     let seconds = value.strip_suffix('s').unwrap_or(value).parse().ok();
                     options.monitor_interval_s = seconds.ok_or_else(|| {
-                        format!("the CSI option monitor-interval is a number of seconds, not {value:?}")
+                        format!("the CSI option monitor-interval must be a number of seconds, not {value:?}")
                     })?;
                 }
                 _ => {
                     return Err(format!(
-                        "there is no CSI option {name:?}; there are default-fstype, extra-create-metadata, strict-topology, \
+                        "unknown CSI option {name:?}; supported options: default-fstype, extra-create-metadata, strict-topology, \
                          immediate-topology, controller-publish-readonly, timeout, monitor-interval"
                     ));
                 }
             }
         }
-        Ok(Endpoint { socket, options, pace: Pace::default() })
+        Ok(Endpoint { socket, options, backoff: DriverBackoff::default() })
     }
 }
 
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_follow_a_question_mark_and_bad_ones_get_a_sentence() {
+    fn options_follow_a_question_mark_and_bad_ones_are_refused() {
         let plain = Endpoint::parse("unix:///run/csi.sock").unwrap();
         assert_eq!(plain.options, Options::default());
         let full =
@@ -103,7 +104,7 @@ mod tests {
             ("/x?strict-topology=maybe", "true or false"),
             ("/x?timeout=soon", "number of seconds"),
             ("/x?monitor-interval=-1", "number of seconds"),
-            ("/x?zzz=1", "there is no CSI option"),
+            ("/x?zzz=1", "unknown CSI option"),
         ] {
             assert!(Endpoint::parse(bad).unwrap_err().contains(want), "{bad}");
         }
@@ -111,9 +112,9 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_the_longest() {
-        let pace = Pace::default();
-        let waits: Vec<u64> = (0..10).map(|failures| pace.after(failures, false).as_secs()).collect();
+        let backoff = DriverBackoff::default();
+        let waits: Vec<u64> = (0..10).map(|failures| backoff.after(failures, false).as_secs()).collect();
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]);
-        assert_eq!(pace.after(9, true).as_secs(), 10);
+        assert_eq!(backoff.after(9, true).as_secs(), 10);
     }
 }

@@ -1,9 +1,9 @@
-//! The health monitor: compares volumes with what their drivers list, and says whose data is missing. In place of the
-//! external-health-monitor-controller, for drivers with the option `monitor-interval`.
+//! The health monitor: compares PVs with the volumes that their drivers list, and reports PVs whose data is missing. It
+//! replaces external-health-monitor-controller, for drivers with the option `monitor-interval`.
 
 use super::drivers::{Drivers, Known};
 use super::metrics::Metrics;
-use super::{claims, say, volumes};
+use super::{claims, record, volumes};
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Key};
 use crate::controllers::{Clock, ControllerContext};
@@ -19,18 +19,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// While data is missing, or a driver does not answer, its volumes are compared again after this time at the latest.
+/// While data is missing or a driver does not respond, volumes are compared again after at most this time.
 const AGAIN_SOON: Duration = Duration::from_secs(5);
-/// One comparison writes about this many volumes at most, so that a lost directory with thousands of volumes does not flood the server.
-/// The metric counts all at once.
+/// Most volumes that one comparison updates, so that a lost directory with thousands of volumes does not flood the
+/// server. The metric counts all of them at once.
 const WRITTEN_MAX: usize = 200;
-/// Volumes that are written about at once.
+/// How many volumes are updated concurrently.
 const AT_ONCE: usize = 8;
 
-/// Monitors the drivers that say so, until the context stops.
+/// Monitors the drivers with `monitor-interval` until the controller context stops.
 pub async fn run(context: ControllerContext) {
     let mut arrivals = context.drivers.arrivals();
-    // Without such a driver volumes are not even followed.
+    // Without such a driver, PVs are not even watched.
     while monitored(&context.drivers).is_empty() {
         tokio::select! {
             biased;
@@ -51,7 +51,7 @@ pub async fn run(context: ControllerContext) {
         volumes: volumes(),
     });
     let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
-    // One key is enough: each piece of work compares all drivers.
+    // One key is enough: each reconcile compares all drivers.
     queue.add(Key::default());
     let source = Source::new(volumes(), |_| Vec::new()).into(monitor.volume_cache.clone());
     let worker = worker::run_with(context, queue.clone(), vec![source], 1, move |_| {
@@ -82,30 +82,30 @@ struct Monitor {
     clock: Clock,
     drivers: Drivers,
     volume_cache: Cache,
-    /// Volumes that were reported as missing, by uid.
+    /// The last report on each volume whose data is missing, by uid.
     reported: Mutex<HashMap<String, Report>>,
-    /// Volumes whose data is missing, by driver: a changed count is worth a log line.
+    /// Volumes whose data is missing, by driver. A changed count is logged.
     counts: Mutex<HashMap<String, usize>>,
     claims: Resource,
     volumes: Resource,
 }
 
-/// What was said of a volume.
+/// The last report on a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Report {
     message: String,
     claim_uid: String,
 }
 
-/// A volume about which something is to be written.
+/// A volume whose condition must be updated.
 struct Finding {
     volume: Arc<Value>,
-    /// Why its data is missing; `None`: it is back.
+    /// Why its data is missing; `None` if it is not missing any more.
     why: Option<String>,
 }
 
 impl Monitor {
-    /// Compares the volumes of all monitored drivers; returns when to do so again.
+    /// Compares the volumes of all monitored drivers; returns when to compare again.
     async fn compare_all(&self) -> Duration {
         let mut again = Duration::from_secs(3600);
         for known in monitored(&self.drivers) {
@@ -118,18 +118,15 @@ impl Monitor {
         let driver = known.driver.name.as_str();
         let interval = Duration::from_secs(known.driver.options.monitor_interval_s);
         if !known.driver.can.list_conditions {
-            tracing::debug!(
-                driver,
-                "the CSI driver does not list the conditions of its volumes: they are not monitored"
-            );
+            tracing::debug!(driver, "the CSI driver does not report volume conditions; its volumes are not monitored");
             return interval;
         }
-        // First the PVs, then the driver's list: the driver has had every volume whose PV exists by then.
+        // First read the PVs, then the driver's list: every volume whose PV exists was created before the list is read.
         let volumes = self.volume_cache.all();
         let listed = match known.remote.list().await {
             Ok(listed) => listed,
             Err(failure) => {
-                tracing::debug!(driver, %failure, "the CSI driver does not list its volumes");
+                tracing::debug!(driver, %failure, "cannot list the volumes of the CSI driver; retrying");
                 return interval.min(AGAIN_SOON);
             }
         };
@@ -152,14 +149,14 @@ impl Monitor {
         let results: Vec<_> = futures::stream::iter(written).buffer_unordered(AT_ONCE).collect().await;
         let false_alarms = results.iter().filter(|result| matches!(result, Ok(false))).count();
         for error in results.iter().filter_map(|result| result.as_ref().err()) {
-            tracing::debug!(driver, %error, "cannot write that a volume's data is missing; trying again");
+            tracing::debug!(driver, %error, "cannot update the condition of a volume; retrying");
         }
         self.count(driver, missing - false_alarms.min(missing));
         let is_quiet = missing == 0 && is_done && results.iter().all(Result::is_ok);
         if is_quiet { interval } else { interval.min(AGAIN_SOON) }
     }
 
-    /// Whether what is found out about a volume is not yet said of it, or of its claim.
+    /// Whether the finding differs from what was last reported on the volume or its claim.
     fn is_news(&self, volume: &Value, why: Option<&str>) -> bool {
         let reported = self.reported();
         match why {
@@ -168,7 +165,8 @@ impl Monitor {
         }
     }
 
-    /// Writes what was found out about a volume. False if its data is not missing after all, because it was deleted meanwhile.
+    /// Writes the finding to the PV, the claim and their events. False if the data is not missing after all, because
+    /// the volume was deleted meanwhile.
     async fn write(&self, driver: &str, finding: Finding) -> Result<bool, ApiError> {
         // The cache may be late: a volume that is being deleted has no data and must not be reported.
         let path = self.volumes.object("", name(&finding.volume));
@@ -183,7 +181,8 @@ impl Monitor {
             self.write_volume(&path, &volume, message.as_deref()).await?;
             self.write_claim(&volume, &reference, message.as_deref()).await?;
         } else {
-            // In the other order: the PV says it as long as the claim does, also when this process dies in between.
+            // The other order: the PV's condition stays as long as the claim's, even if this process crashes in
+            // between.
             self.write_claim(&volume, &reference, None).await?;
             self.write_volume(&path, &volume, None).await?;
         }
@@ -194,12 +193,12 @@ impl Monitor {
             }
             _ => {
                 self.reported().remove(uid(&volume));
-                let message = format!("PersistentVolume {}: its data is there again", name(&volume));
+                let message = format!("PersistentVolume {}: its data is available again", name(&volume));
                 Event::normal(health::FOUND, message)
             }
         };
         let about = EventSubject { resource: &self.volumes, namespace: "", name: name(&volume), uid: uid(&volume) };
-        say(&self.events, &about, &event);
+        record(&self.events, &about, &event);
         if !reference.text(&["uid"]).is_empty() {
             let text = |field| reference.text(&[field]);
             let about = EventSubject {
@@ -209,7 +208,7 @@ impl Monitor {
                 uid: text("uid"),
             };
             let message = format!("PersistentVolumeClaim {}/{}: {}", text("namespace"), text("name"), event.message);
-            say(&self.events, &about, &Event { message, ..event });
+            record(&self.events, &about, &Event { message, ..event });
         }
         Ok(true)
     }
@@ -235,7 +234,7 @@ impl Monitor {
         Ok(())
     }
 
-    /// Forgets what was said of volumes that are gone.
+    /// Forgets the reports on volumes whose PV is deleted.
     fn forget_all_but(&self, volumes: &[Arc<Value>]) {
         let mut reported = self.reported();
         if !reported.is_empty() {
@@ -244,14 +243,14 @@ impl Monitor {
         }
     }
 
-    /// Sets the metric, and logs a count that changed.
+    /// Sets the metric, and logs a changed count.
     fn count(&self, driver: &str, missing: usize) {
         self.metrics.data_missing(driver, missing);
         let before = self.counts.lock().expect("no panic happens under this lock").insert(driver.to_owned(), missing);
         match before.unwrap_or(0) {
             before if before == missing => {}
-            _ if missing > 0 => tracing::warn!(driver, volumes = missing, "volumes whose data is missing"),
-            _ => tracing::info!(driver, "no volume's data is missing any more"),
+            _ if missing > 0 => tracing::warn!(driver, volumes = missing, "data of volumes is missing"),
+            _ => tracing::info!(driver, "data of all volumes is available again"),
         }
     }
 

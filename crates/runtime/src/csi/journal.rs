@@ -1,16 +1,16 @@
-//! The journal: what is written down before a driver is called, in a ConfigMap, so that whoever comes after a crash can finish it.
+//! The journal: a ConfigMap with what must be known after a crash, written before a driver is called.
 //!
-//! Many workers write at once: one of them writes for all who wait. What is done with is taken out with the next write, or a moment
-//! later; until then it does no harm, because what it speaks of can be seen to be done.
+//! Many workers write at once: one of them writes for all that wait. A finished entry is removed with the next write, or a
+//! moment later. Until then it does no harm, because the objects show that its work is done.
 //!
-//! A write that got no answer may still arrive, long after: each is of the version that was seen last, so that what was taken out
-//! stays out.
+//! A write without a response may still arrive much later. Each write has the last seen resource version as its
+//! precondition, so that a late one cannot restore a removed entry.
 
 use super::drivers::Drivers;
 use crate::api::{Api, ApiError, Resource};
 use object::access::{Access, uid};
 use object::{Map, Value, json};
-use plan::csi::journal::{Doomed, Entry};
+use plan::csi::journal::{Entry, PendingDeletion};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -19,15 +19,16 @@ use tokio::sync::Notify;
 pub const NAMESPACE: &str = "kube-system";
 pub const NAME: &str = "mainstay-csi-journal";
 
-/// An object holds a megabyte; most of it may be used. A driver that leaves so many calls open is asked for nothing more.
+/// A ConfigMap holds 1 MiB; most of it may be used. Beyond this no further call to a driver is begun.
 const BYTES_MAX: usize = 700 << 10;
-/// What is done with stays in the journal for so long, unless something else is written anyway.
+/// A finished entry stays in the journal for this time, unless there is another write.
 const LINGER: Duration = Duration::from_millis(100);
-/// A server that refused the journal is tried again after this time.
+/// The retry interval after the server refused a read or write of the journal.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// What whoever was here before us sent has arrived by then, or never will: servers give requests up after a minute.
+/// Requests that an earlier process sent have arrived after this time, or never will: servers drop a request after 60
+/// s.
 const LATE_MAX: Duration = Duration::from_secs(60);
-/// A map that changes all the time is tried again later.
+/// How often a write is repeated after a conflict, before it fails.
 const WRITE_ATTEMPTS: usize = 5;
 
 pub struct Journal {
@@ -35,7 +36,7 @@ pub struct Journal {
     drivers: Drivers,
     maps: Resource,
     state: Mutex<State>,
-    /// Held by the one who writes.
+    /// Held while the ConfigMap is written.
     writing: tokio::sync::Mutex<()>,
     done: Notify,
     found: Notify,
@@ -44,29 +45,31 @@ pub struct Journal {
 #[derive(Default)]
 struct State {
     entries: BTreeMap<String, Entry>,
-    /// The length of each text that is or will be in the object, and of all together.
+    /// The length of each entry that is or will be in the ConfigMap, and the sum.
     lengths: HashMap<String, usize>,
     total: usize,
-    /// What the object does not say yet: `None` takes out.
+    /// Changes still to be written; `None` removes an entry.
     pending: BTreeMap<String, Option<String>>,
-    /// Which object was seen last, and in which version; empty while there is none.
+    /// Uid and resource version of the last ConfigMap seen; empty while none exists.
     uid: String,
     version: String,
-    /// How many drivers had been met when the object was last asked for.
+    /// The value of `Drivers::count` when the ConfigMap was last read.
     met: usize,
-    /// Volumes whose entries somebody else wrote and nobody here has taken over: they are as the object says.
+    /// Volumes whose entries another process wrote and this one has not adopted; the ConfigMap may change them.
     strange: HashSet<String>,
-    /// Those of them that nobody was told of yet.
+    /// The volumes in `strange` that `Journal::found` has not returned yet.
     found: Vec<String>,
-    /// Volumes whose entries cannot be read, as was said once.
+    /// Volumes whose entries cannot be parsed; each is logged once.
     unreadable: HashSet<String>,
 }
 
 impl State {
-    /// Takes the object in as it is now. What it says about volumes that we know nothing of was written by whoever serves their drivers, or did
-    /// before us. What we go by and it does not say any more was taken out by a write of theirs that arrived late: it is to be written again. Whether
-    /// there is such. What we have not taken over was taken out by whoever is done with it, and is forgotten; but where the object itself was lost,
-    /// nobody is done with anything, and whoever serves those drivers may not be here to say so.
+    /// Merges the ConfigMap as it is now; returns whether entries are missing from it and must be written again.
+    ///
+    /// - An unknown entry was written by an earlier process, or by the process that serves its driver.
+    /// - An entry of ours that is missing was removed by another process's late write: it is written again.
+    /// - An entry that was not adopted and is missing is finished, and is forgotten. But if the whole ConfigMap was
+    ///   deleted, no entry is finished, and the process that serves the driver may not run: it is written again.
     fn see(&mut self, object: &Value) -> bool {
         let data = object.members(&["data"]);
         let is_same_object = uid(object) == self.uid;
@@ -111,7 +114,7 @@ impl State {
         !lost.is_empty()
     }
 
-    /// Has an entry written down in place of the one that it returns.
+    /// Schedules a write of an entry; returns the entry that it replaces.
     fn put(&mut self, volume: &str, entry: Entry) -> Option<Entry> {
         let text = entry.to_text();
         self.measure(volume, text.len());
@@ -128,7 +131,7 @@ impl State {
 }
 
 impl Journal {
-    /// Reads what was written down before.
+    /// Reads the journal of earlier processes.
     pub async fn open(api: Api, drivers: Drivers) -> Result<Journal, ApiError> {
         let maps = Resource::new("v1", "ConfigMap", "configmaps", true);
         let journal = Journal {
@@ -159,7 +162,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Waits for volumes whose entries somebody else wrote: first for those that the journal was opened with.
+    /// Waits for volumes whose entries another process wrote; first returns those found when the journal was opened.
     pub async fn found(&self) -> Vec<String> {
         loop {
             let found = std::mem::take(&mut self.lock().found);
@@ -170,8 +173,8 @@ impl Journal {
         }
     }
 
-    /// Reads the object anew if drivers were met since it was read. Until then others may have served them, and have written things down or be done with
-    /// them.
+    /// Reads the ConfigMap again if drivers were registered since it was read: until then another process may have
+    /// served them, and added or removed entries.
     pub async fn renew(&self) -> Result<(), ApiError> {
         if self.is_current() {
             return Ok(());
@@ -180,19 +183,20 @@ impl Journal {
         if self.is_current() { Ok(()) } else { self.look().await }
     }
 
-    /// Whether it is known what was written down of all drivers that are served here. Asked after a driver was found, it is so of that driver.
+    /// Whether the ConfigMap was read after the last driver was registered. Ask after looking up a driver; the answer
+    /// then holds for it.
     pub fn is_current(&self) -> bool {
         self.lock().met == self.drivers.count()
     }
 
-    /// Goes on with what somebody else wrote down about a volume, if its driver is served here; true when it is taken over.
+    /// Adopts an entry that another process wrote, if its driver is served here; returns whether it did.
     pub fn take_over(&self, volume: &str) -> bool {
         let mut state = self.lock();
         let is_served = state.entries.get(volume).is_some_and(|entry| self.serves(entry.driver()));
         is_served && state.met == self.drivers.count() && state.strange.remove(volume)
     }
 
-    /// What is written down about a volume, and whether that is somebody else's and was not taken over.
+    /// The entry of a volume, and whether another process wrote it and it was not adopted.
     pub fn find(&self, volume: &str) -> (Option<Entry>, bool) {
         let state = self.lock();
         (state.entries.get(volume).cloned(), state.strange.contains(volume))
@@ -202,19 +206,19 @@ impl Journal {
         self.lock().entries.get(volume).cloned()
     }
 
-    /// The deletions of earlier volumes of a name, with the keys of their own that they are under.
-    pub fn set_aside(&self, volume: &str) -> Vec<(String, Doomed)> {
+    /// The deletions of earlier volumes of this name, with their own keys.
+    pub fn set_aside(&self, volume: &str) -> Vec<(String, PendingDeletion)> {
         let state = self.lock();
-        // Keys of their own stand together, by what they begin with: this is asked for each volume that is looked at.
+        // Own keys begin with an underscore and are therefore adjacent. This runs on every reconcile of a volume.
         let own = state.entries.range("_".to_owned()..).take_while(|(key, _)| key.starts_with('_'));
         let deletions = own.filter_map(|(key, entry)| match entry {
-            Entry::Delete(doomed) if doomed.volume == volume => Some((key.clone(), *doomed.clone())),
+            Entry::Delete(deletion) if deletion.volume == volume => Some((key.clone(), *deletion.clone())),
             _ => None,
         });
         deletions.collect()
     }
 
-    /// The volumes that are being made as copies of the volume of this handle.
+    /// The volumes that are being created as copies of the volume with this handle.
     pub fn copies(&self, handle: &str) -> Vec<String> {
         let is_copy = |entry: &Entry| match entry {
             Entry::Create(intent) => intent.request.source.as_deref() == Some(handle),
@@ -229,27 +233,28 @@ impl Journal {
         self.lock().entries.len()
     }
 
-    /// The volumes that something is written down about.
+    /// The volumes that have entries.
     pub fn volumes(&self) -> Vec<String> {
         self.lock().entries.keys().cloned().collect()
     }
 
-    /// Writes an entry down; when this returns it is durable. Where nobody knows whether it was written, it holds all the same: to take
-    /// it back would be one more write, whose answer can get lost too, and so on for ever. [`Journal::confirm`] then writes it again.
+    /// Writes an entry; it is durable when this returns. If the outcome of the write is unknown, the entry stays: to
+    /// remove it would be another write, whose response can be lost too. [`Journal::confirm`] then writes it again.
     pub async fn record(&self, volume: &str, entry: Entry) -> Result<(), ApiError> {
         let length = entry.to_text().len();
         let before = {
             let mut state = self.lock();
             let before = state.lengths.get(volume).copied().unwrap_or(0);
             if state.total - before + length > BYTES_MAX {
-                let message = "too many calls to CSI drivers have no outcome yet: no more are made before that";
+                let message =
+                    "the CSI journal is full: too many calls to CSI drivers have no outcome yet; waiting for them";
                 return Err(ApiError::Broken(kube::Error::Service(message.into())));
             }
             state.put(volume, entry)
         };
         let written = self.settle(volume).await;
         if written.as_ref().is_err_and(ApiError::is_refusal) {
-            // An earlier attempt may have written it; what holds instead is then part of the next write.
+            // An earlier attempt may have written the entry, so the next write restores what holds instead.
             match before {
                 Some(before) => drop(self.lock().put(volume, before)),
                 None => self.erase(volume),
@@ -258,7 +263,7 @@ impl Journal {
         written
     }
 
-    /// What an entry speaks of is done.
+    /// Removes an entry whose work is done.
     pub fn erase(&self, volume: &str) {
         let mut state = self.lock();
         if state.entries.remove(volume).is_some() {
@@ -269,32 +274,32 @@ impl Journal {
         }
     }
 
-    /// When this returns, what holds about a volume is durable. What is done with may still be in the journal.
+    /// Waits until the entry of a volume is durable. A removed entry may still be in the ConfigMap.
     pub async fn confirm(&self, volume: &str) -> Result<(), ApiError> {
         let is_open = matches!(self.lock().pending.get(volume), Some(Some(_)));
         if is_open { self.settle(volume).await } else { Ok(()) }
     }
 
-    /// When this returns, the journal says about a volume what it should, durably.
+    /// Waits until all changes of a volume's entry, also a removal, are durable.
     pub async fn settle(&self, volume: &str) -> Result<(), ApiError> {
         let _writing = self.writing.lock().await;
-        // Whoever wrote before may have written this too.
+        // The previous writer may have written this change too.
         if self.lock().pending.contains_key(volume) {
             self.write().await?;
         }
         Ok(())
     }
 
-    /// Takes out what is done with; ends when it is dropped.
+    /// Removes finished entries in the background. Runs until it is dropped.
     pub async fn tidy(&self) {
-        // What arrives late is seen at the next write, but there may be none.
+        // A late write of an earlier process is noticed at our next write, but there may be none: read once.
         if tokio::time::timeout(LATE_MAX, self.take_out()).await.is_err() {
             while let Err(error) = self.look_alone().await {
-                tracing::warn!(%error, "the CSI journal cannot be read; trying again");
+                tracing::warn!(%error, "cannot read the CSI journal; retrying");
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
         }
-        // What it was about to take out then is still to be.
+        // The timeout may have cancelled a removal.
         self.done.notify_one();
         self.take_out().await
     }
@@ -309,13 +314,13 @@ impl Journal {
         }
     }
 
-    /// Looks while nobody writes.
+    /// Reads the ConfigMap while no write runs.
     async fn look_alone(&self) -> Result<(), ApiError> {
         let _writing = self.writing.lock().await;
         self.look().await
     }
 
-    /// Writes all there is to write; whether that could be done.
+    /// Writes all pending changes; returns whether that succeeded.
     pub async fn flush(&self) -> bool {
         let _writing = self.writing.lock().await;
         if self.lock().pending.is_empty() {
@@ -323,12 +328,12 @@ impl Journal {
         }
         let result = self.write().await;
         if let Err(error) = &result {
-            tracing::warn!(%error, "the CSI journal could not be written; it comes with the next write");
+            tracing::warn!(%error, "cannot write the CSI journal; retrying with the next write");
         }
         result.is_ok()
     }
 
-    /// One write for all that is pending. To be called by the one who may write.
+    /// Writes all pending changes in one request. The caller holds `writing`.
     async fn write(&self) -> Result<(), ApiError> {
         let written = self.lock().pending.clone();
         let data: Map = written.iter().map(|(volume, text)| (volume.clone(), json!(text))).collect();
@@ -336,7 +341,7 @@ impl Journal {
         let object = loop {
             attempts += 1;
             match self.send(&data).await {
-                // Somebody else wrote, or what we sent before has arrived after all, or the object is gone.
+                // Another process wrote, or an earlier request of ours arrived after all, or the ConfigMap was deleted.
                 Err(error) if error.is_stale() && attempts < WRITE_ATTEMPTS => self.look().await?,
                 result => break result?,
             }
@@ -345,7 +350,8 @@ impl Journal {
         if state.see(&object) {
             self.done.notify_one();
         }
-        // Until now all of it is pending: whoever asks meanwhile must not take it for durable. What came since is newer, and stays so.
+        // The changes stay pending until here, because they are not durable before. Changes added meanwhile are newer
+        // and stay pending.
         state.pending.retain(|volume, text| written.get(volume) != Some(text));
         Ok(())
     }
@@ -386,15 +392,15 @@ mod tests {
     fn entry(volume: &str) -> Entry {
         let texts =
             ["volume", "uid", "version", "driver", "handle", "class", "claim_namespace", "claim_name", "claim_uid"];
-        let mut doomed: Map = texts.iter().map(|field| (*field, json!(volume))).collect();
-        doomed.insert("gone", json!(true));
-        doomed.insert("secret", Value::Null);
-        Entry::from_text(&json!({"Delete": doomed}).to_string()).expect("an entry")
+        let mut deletion: Map = texts.iter().map(|field| (*field, json!(volume))).collect();
+        deletion.insert("gone", json!(true));
+        deletion.insert("secret", Value::Null);
+        Entry::from_text(&json!({"Delete": deletion}).to_string()).expect("an entry")
     }
 
-    /// Whoever was here before us took an entry out, by a write that arrived when we went by that entry already.
+    /// An earlier process removed an entry, by a write that arrived after this process had adopted the entry.
     #[test]
-    fn what_somebody_else_took_out_is_written_again() {
+    fn an_adopted_entry_that_was_removed_is_written_again() {
         let map = |version: &str, data: Value| json!({"metadata": {"resourceVersion": version}, "data": data});
         let text = entry("a").to_text();
         let mut state = State::default();
@@ -402,26 +408,26 @@ mod tests {
         state.strange.remove("a");
         assert!(state.see(&map("2", json!({}))) && state.version == "2");
         assert_eq!(state.pending, BTreeMap::from([("a".to_owned(), Some(text))]));
-        assert_eq!(state.entries.keys().collect::<Vec<_>>(), ["a"], "who serves the other is done with it");
-        assert!(!state.see(&map("2", json!({}))), "it is about to be");
-        // What we are done with is not missed.
+        assert_eq!(state.entries.keys().collect::<Vec<_>>(), ["a"], "the entry that was not adopted is finished");
+        assert!(!state.see(&map("2", json!({}))), "the write is already pending");
+        // A finished entry is not missed.
         state.entries.clear();
         state.pending.clear();
         assert!(!state.see(&map("3", json!({}))));
     }
 
-    /// Entries that nobody here has gone on with are as the object says, as long as it is the same object.
+    /// Entries that were not adopted follow the ConfigMap, as long as it is the same object.
     #[test]
-    fn what_was_not_taken_over_is_as_the_object_says() {
+    fn entries_not_adopted_follow_the_config_map() {
         let map = |uid: &str, data: Value| json!({"metadata": {"uid": uid, "resourceVersion": "1"}, "data": data});
         let (one, other) = (entry("a").to_text(), entry("b").to_text());
         let mut state = State::default();
         assert!(!state.see(&map("x", json!({"v": one, "w": one}))));
         assert!(!state.see(&map("x", json!({"v": other}))));
-        assert_eq!(state.entries.get("v"), Some(&entry("b")), "another one by now");
+        assert_eq!(state.entries.get("v"), Some(&entry("b")), "the entry was replaced");
         assert_eq!((state.entries.len(), state.found.len()), (1, 3));
         assert_eq!(state.total, other.len());
-        // Whoever deletes the object is not done with what it says.
+        // Deleting the ConfigMap does not finish its entries.
         for lost in [Value::Null, map("y", json!({}))] {
             state.pending.clear();
             state.uid = "x".to_owned();
@@ -431,12 +437,13 @@ mod tests {
         }
     }
 
-    /// What could not be written, and is on its way with another's write, is not durable before that one's answer.
+    /// A change that could not be written, and is part of another change's write, is not durable before that write's
+    /// response.
     #[tokio::test]
-    async fn what_is_on_its_way_is_not_taken_for_durable() {
+    async fn a_write_without_a_response_is_not_durable() {
         let (answers, codes) = (Arc::new(Semaphore::new(2)), Arc::new(Mutex::new(vec![200, 500, 404])));
         let (given, left) = (answers.clone(), codes.clone());
-        // A read, a write that fails, and one that waits for its answer.
+        // A read, a failed write, and a write that waits for its response.
         let server = tower::service_fn(move |_: Request<Body>| {
             let (answers, codes) = (given.clone(), left.clone());
             async move {
@@ -450,16 +457,16 @@ mod tests {
         });
         let api = Api::new(kube::Client::new(server, "default"));
         let drivers = Drivers::start(&[], &csi::Metrics::default(), &TaskTracker::new(), &CancellationToken::new());
-        let journal = Journal::open(api, drivers).await.expect("it can be read");
+        let journal = Journal::open(api, drivers).await.expect("the journal can be read");
         assert!(journal.record("a", entry("a")).await.is_err());
         let (writes, confirms) = (journal.record("b", entry("b")), journal.confirm("a"));
         tokio::pin!(writes, confirms);
         assert!(futures::poll!(&mut writes).is_pending());
-        assert!(futures::poll!(&mut confirms).is_pending(), "it is not written yet");
+        assert!(futures::poll!(&mut confirms).is_pending(), "not written yet");
         answers.add_permits(1);
         writes.await.expect("written");
-        confirms.await.expect("written with it");
-        assert_eq!(codes.lock().expect("no panic").len(), 0, "by one write");
+        confirms.await.expect("written by the same request");
+        assert_eq!(codes.lock().expect("no panic").len(), 0, "one write");
         assert!(journal.flush().await);
     }
 }

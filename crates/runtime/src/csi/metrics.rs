@@ -1,4 +1,4 @@
-//! Figures about volumes, by the sidecars' names.
+//! Metrics about CSI volumes, with the names that the sidecars use.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -33,7 +33,7 @@ struct OfDriver {
 /// Shared by all drivers of a process.
 #[derive(Clone)]
 pub struct Metrics {
-    /// Calls to drivers.
+    /// Passed to the CSI client, which measures each call.
     pub calls: csi::Metrics,
     provisions: Family<Provisioned, Counter>,
     provision_failures: Family<Provisioned, Counter>,
@@ -46,12 +46,12 @@ pub struct Metrics {
     pub capacities_wanted: Gauge,
     pub capacities_current: Gauge,
     pub capacities_obsolete: Gauge,
-    /// Entries of the journal.
+    /// The number of journal entries.
     pub open: Gauge,
     volumes_data_missing: Family<OfDriver, Gauge>,
 }
 
-/// The client library's own default bounds, which the sidecars use.
+/// The default buckets of the sidecars' client library.
 const BOUNDS_S: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 impl Default for Metrics {
@@ -78,7 +78,7 @@ impl Default for Metrics {
 impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
         self.calls.register(registry);
-        // The sidecars say `controller_` before each of these names; KEP-2644 does not.
+        // The sidecars prefix each of these names with `controller_`; KEP-2644 does not. Both are exported.
         for prefix in ["controller_", ""] {
             let mut counter = |name: &str, help: &str, family: &Family<Provisioned, Counter>| {
                 registry.register(format!("{prefix}persistentvolumeclaim_{name}"), help, family.clone());
@@ -86,7 +86,11 @@ impl Metrics {
             counter("provision", "Volumes provisioned", &self.provisions);
             counter("provision_failed", "Attempts to provision a volume that failed", &self.provision_failures);
             let name = format!("{prefix}persistentvolumeclaim_provision_duration_seconds");
-            registry.register(name, "Seconds from the first attempt to a volume", self.provision_seconds.clone());
+            registry.register(
+                name,
+                "Seconds from the first attempt until the volume is provisioned",
+                self.provision_seconds.clone(),
+            );
             let mut counter = |name: &str, help: &str, family: &Family<Deleted, Counter>| {
                 registry.register(format!("{prefix}persistentvolume_{name}"), help, family.clone());
             };
@@ -99,19 +103,23 @@ impl Metrics {
         registry.register("controller_expand_volume_errors", help, self.expand_failures.clone());
         let help = "Attempts to modify a volume that failed";
         registry.register("controller_modify_volume_errors", help, self.modify_failures.clone());
-        let help = "Volumes whose data their driver does not have";
+        let help = "Volumes whose data is missing at their driver";
         registry.register("csi_volumes_data_missing", help, self.volumes_data_missing.clone());
         for (name, help, gauge) in [
-            ("csistoragecapacities_desired_goal", "Capacity objects that should be there", &self.capacities_wanted),
-            ("csistoragecapacities_desired_current", "Capacity objects that are there", &self.capacities_current),
-            ("csistoragecapacities_obsolete", "Capacity objects that should go", &self.capacities_obsolete),
-            ("csi_journal_entries", "Calls to CSI drivers whose outcome is not settled", &self.open),
+            ("csistoragecapacities_desired_goal", "Capacity objects that should exist", &self.capacities_wanted),
+            (
+                "csistoragecapacities_desired_current",
+                "Capacity objects that exist and are current",
+                &self.capacities_current,
+            ),
+            ("csistoragecapacities_obsolete", "Capacity objects that must be deleted", &self.capacities_obsolete),
+            ("csi_journal_entries", "Calls to CSI drivers whose outcome is not known yet", &self.open),
         ] {
             registry.register(name, help, gauge.clone());
         }
     }
 
-    /// `took`: since the first attempt.
+    /// `took`: the time since the first attempt.
     pub fn provisioned(&self, class: &str, is_copy: bool, took: Duration) {
         let labels = labels(class, is_copy);
         self.provisions.get_or_create(&labels).inc();

@@ -1,21 +1,22 @@
-//! The side controllers of CSI drivers: provisioner, resizer and modifier, capacity. They stand in for the stock sidecars.
+//! The controllers of CSI drivers, in place of the standard sidecars: provisioner, resizer and modifier, capacity,
+//! health monitor.
 //!
-//! What to do is decided by `plan::csi`; here are the caches, the journal, and the calls.
+//! `plan::csi` decides; this module has the caches, the journal and the calls to drivers.
 
+mod attempts;
 mod capacity;
 mod drivers;
 mod endpoint;
 mod health;
 mod journal;
 mod metrics;
-mod pace;
 mod provisioner;
 mod remote;
 mod resizer;
 mod secrets;
 
 pub use drivers::Drivers;
-pub use endpoint::{Endpoint, Pace};
+pub use endpoint::{DriverBackoff, Endpoint};
 pub use health::run as run_monitor;
 pub use journal::{NAME as JOURNAL_NAME, NAMESPACE as JOURNAL_NAMESPACE};
 pub use metrics::Metrics;
@@ -45,12 +46,12 @@ fn attributes_classes() -> Resource {
     Resource::new("storage.k8s.io/v1", "VolumeAttributesClass", "volumeattributesclasses", false)
 }
 
-fn tell(events: &Events, resource: &Resource, object: &Value, event: &Event) {
+fn record_event(events: &Events, resource: &Resource, object: &Value, event: &Event) {
     let about = EventSubject { resource, namespace: namespace(object), name: name(object), uid: uid(object) };
-    say(events, &about, event);
+    record(events, &about, event);
 }
 
-fn say(events: &Events, about: &EventSubject<'_>, event: &Event) {
+fn record(events: &Events, about: &EventSubject<'_>, event: &Event) {
     let kind = if event.warning { "Warning" } else { "Normal" };
     events.record(about, kind, event.reason, &event.message);
 }

@@ -1,4 +1,4 @@
-//! A driver at its socket: the planner's words become calls, and the answers the planner's words again.
+//! Calls to the driver at an endpoint: converts planner types to CSI messages and back.
 
 use super::Endpoint;
 use csi::v1;
@@ -15,18 +15,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// The content of a secret.
+/// The data of a Secret.
 pub type Secrets = BTreeMap<String, String>;
 
-/// One driver, or whichever is at a socket.
+/// A named driver, or whichever driver is at the endpoint.
 pub struct Remote {
     driver: csi::Driver,
-    /// What the driver calls itself; empty while none was met.
+    /// The driver's name; empty before the driver has responded.
     name: String,
-    /// Told of when another driver answers.
+    /// Notified when another driver responds at the endpoint.
     stranger: Arc<Notify>,
     options: Options,
-    /// The last answer was none: whether the driver is there at all must be asked before anything is written down for it.
+    /// The last call failed as unavailable: check that the driver responds before anything is journaled for it.
     suspect: AtomicBool,
 }
 
@@ -43,7 +43,7 @@ impl Remote {
         }
     }
 
-    /// The driver of this name, if it is the one at the socket.
+    /// A client that calls the driver only if it has this name.
     pub fn called(&self, name: &str) -> Remote {
         Remote {
             driver: self.driver.clone(),
@@ -54,31 +54,31 @@ impl Remote {
         }
     }
 
-    /// Whether both are at the same socket.
+    /// Whether both use the same endpoint.
     pub fn is_beside(&self, other: &Remote) -> bool {
         Arc::ptr_eq(&self.stranger, &other.stranger)
     }
 
-    /// Waits until somebody finds another driver at the socket than the one that it wanted.
+    /// Waits until a call finds another driver at the endpoint than the named one.
     pub async fn until_another_answers(&self) {
         self.stranger.notified().await
     }
 
-    /// Waits as long as it takes until the driver answers, and says what it is.
+    /// Waits until the driver responds, and returns its description.
     pub async fn meet(&self) -> Driver {
         loop {
             self.driver.wait_until_ready().await;
             match self.about().await {
                 Ok(about) => return about,
                 Err(failure) => {
-                    tracing::warn!(endpoint = %self.driver.endpoint(), %failure, "the CSI driver does not say what it is");
+                    tracing::warn!(endpoint = %self.driver.endpoint(), %failure, "cannot read the description of the CSI driver; retrying");
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
             }
         }
     }
 
-    /// What the driver is and can do; known without asking while the connection lasts.
+    /// The driver's description and capabilities. Cached while the connection lasts.
     pub async fn about(&self) -> Result<Driver, Failure> {
         let about = self.recognise().await?;
         let can = Abilities {
@@ -97,7 +97,7 @@ impl Remote {
         Ok(Driver { name: about.name.clone(), can, options: self.options.clone() })
     }
 
-    /// Whether the driver is there, as far as is known or can be found out.
+    /// Fails if the driver does not respond. Asks it only if the last call failed as unavailable.
     pub async fn check(&self) -> Result<(), Failure> {
         if !self.suspect.load(Ordering::Relaxed) {
             return Ok(());
@@ -107,7 +107,8 @@ impl Remote {
         Ok(())
     }
 
-    /// Fails if another driver has come to the socket: of the volumes of this one it knows nothing, and would say that they are gone.
+    /// Fails if another driver is at the endpoint. That driver does not know the volumes of the named one, and would
+    /// report them as deleted.
     async fn recognise(&self) -> Result<Arc<csi::About>, Failure> {
         let about = self.driver.about().await.map_err(|failure| self.note(failure))?;
         if self.name.is_empty() || about.name == self.name {
@@ -115,11 +116,12 @@ impl Remote {
         }
         self.stranger.notify_one();
         let (endpoint, wanted) = (self.driver.endpoint(), &self.name);
-        let message = format!("at {endpoint} the CSI driver {} answers, not {wanted}", about.name);
+        let message = format!("the CSI driver at {endpoint} is {}, not {wanted}", about.name);
         Err(Failure::new(Code::Unavailable, message))
     }
 
-    /// A call to this driver and no other. It may have come in another's place meanwhile: who answered is known only afterwards.
+    /// Calls the named driver only. It checks the name again after the call, because the driver may have been replaced
+    /// during it.
     async fn call<A>(&self, call: impl Future<Output = Result<A, csi::Failure>>) -> Result<A, Failure> {
         self.recognise().await?;
         let answer = call.await.map_err(|failure| self.note(failure));
@@ -151,7 +153,7 @@ impl Remote {
             mutable_parameters: request.mutable_parameters.clone(),
         };
         let answer = self.call(self.driver.create_volume(call)).await?;
-        // Without a volume in it the answer names none, and is judged so.
+        // A response without a volume becomes one with an empty handle, which the planner rejects.
         let volume = answer.volume.unwrap_or_default();
         Ok(Created {
             handle: volume.volume_id,
@@ -197,7 +199,7 @@ impl Remote {
         Ok(Available { bytes: answer.available_capacity, largest_bytes: answer.maximum_volume_size })
     }
 
-    /// The handles of all volumes of the driver, each with what the driver says is wrong with it, if anything.
+    /// The handles of all volumes of the driver. The value is the driver's message if the volume is abnormal.
     pub async fn list(&self) -> Result<HashMap<String, Option<String>>, Failure> {
         let entries = self.call(self.driver.all_volumes()).await?;
         let entries = entries.into_iter().filter_map(|entry| {

@@ -1,9 +1,9 @@
-//! The resizer and modifier: makes volumes larger, and changes their attributes, as their claims ask.
+//! The resizer and modifier: expands volumes and changes their attributes, as their claims request.
 
+use super::attempts::Attempts;
 use super::drivers::{Drivers, Known};
 use super::metrics::Metrics;
-use super::pace::Attempts;
-use super::{attributes_classes, claims, secrets, tell, volumes};
+use super::{attributes_classes, claims, record_event, secrets, volumes};
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Index, Key, key};
 use crate::controllers::{Clock, ControllerContext};
@@ -21,10 +21,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 const WORKERS: usize = 10;
-/// A volume in use is looked at this often: its pods are not followed for it.
+/// How often to check whether a volume is still in use: the resizer does not watch pods.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// Serves the drivers of this process, until the part stops.
+/// Serves the drivers of this process until the controller context stops.
 pub async fn run(context: ControllerContext) {
     if context.drivers.is_empty() {
         return;
@@ -36,7 +36,7 @@ pub async fn run(context: ControllerContext) {
         let control = work.clone();
         async move { control.sync(key).await }
     });
-    let greet = async {
+    let register_drivers = async {
         let mut arrivals = context.drivers.arrivals();
         while arrivals.changed().await.is_ok() {
             control.claim_cache.all().iter().filter(|claim| is_due(claim)).for_each(|claim| queue.add(key(claim)));
@@ -45,7 +45,7 @@ pub async fn run(context: ControllerContext) {
     tokio::select! {
         biased;
         () = worker => {}
-        () = greet => {}
+        () = register_drivers => {}
     }
 }
 
@@ -58,7 +58,7 @@ struct Control {
     claim_cache: Cache,
     volume_cache: Cache,
     class_cache: Cache,
-    /// Claims by the attributes class that they want.
+    /// Claims by the VolumeAttributesClass that they request.
     wishes: Index,
     memories: Mutex<HashMap<Key, Memories>>,
     attempts: Attempts<(Key, &'static str)>,
@@ -66,7 +66,7 @@ struct Control {
     volumes: Resource,
 }
 
-/// What is remembered of a claim.
+/// What is remembered about a claim between reconciles.
 #[derive(Clone, Default)]
 struct Memories {
     uid: String,
@@ -74,18 +74,18 @@ struct Memories {
     modify: modify::Memory,
 }
 
-/// A call that was made.
+/// A call to a driver.
 struct Attempt<'a> {
     place: (Key, &'static str),
-    /// What it asked for.
+    /// What the call requested.
     basis: String,
     volume: &'a Arc<Value>,
     known: &'a Known,
-    /// How it failed.
+    /// The error code, if the call failed.
     code: Option<Code>,
 }
 
-/// A claim that changes all the time is tried again later.
+/// How often a write is repeated after a conflict, before the claim is requeued.
 const WRITE_ATTEMPTS: usize = 5;
 
 type Again = Result<Option<Duration>, ApiError>;
@@ -141,7 +141,7 @@ impl Control {
         let Some(volume) = volume else { return Ok(None) };
         let Some(known) = self.drivers.find(|driver| resize::is_for(&claim, &volume, driver)) else { return Ok(None) };
         let resized = self.resize(&key, &claim, &volume, &known).await?;
-        // Both may have been written meanwhile.
+        // `resize` may have written both; read them again.
         let claim = self.claim_cache.get(&key).unwrap_or(claim);
         let volume = self.volume_cache.get(&("".into(), name(&volume).into())).unwrap_or(volume);
         let modified = self.modify(&key, &claim, &volume, &known).await?;
@@ -165,7 +165,7 @@ impl Control {
             }
             resize::Step::Rest(until) => Ok(Some(left(until, now))),
             resize::Step::InUse(event) => {
-                self.tell(claim, &event);
+                self.record_event(claim, &event);
                 Ok(Some(LOOK_AGAIN_AFTER))
             }
             resize::Step::Expand(expansion) => self.expand(key, claim, volume, known, *expansion).await,
@@ -185,15 +185,20 @@ impl Control {
         if let Some(wait) = self.attempts.wait(&place, &basis) {
             return Ok(Some(wait));
         }
-        // What the driver can do may have changed with its version.
+        // A new version of the driver may have other capabilities.
         let driver = match known.remote.about().await {
             Ok(driver) => driver,
             Err(failure) => {
-                return Ok(Some(self.attempts.failed(&place, &basis, &known.pace, failure.code == Code::Unavailable)));
+                return Ok(Some(self.attempts.failed(
+                    &place,
+                    &basis,
+                    &known.backoff,
+                    failure.code == Code::Unavailable,
+                )));
             }
         };
         let claim = self.mark(claim, expansion.mark).await?;
-        self.tell(&claim, &expansion.begins);
+        self.record_event(&claim, &expansion.begins);
         let answer = match &expansion.call {
             Some(call) => {
                 let secrets = self.secrets(call.secret.as_ref()).await?;
@@ -230,7 +235,7 @@ impl Control {
             modify::Step::Rest(until) => Ok(Some(left(until, now))),
             modify::Step::Note { claim: patch, event } => {
                 let claim = self.mark(claim, patch).await?;
-                event.iter().for_each(|event| self.tell(&claim, event));
+                event.iter().for_each(|event| self.record_event(&claim, event));
                 Ok(None)
             }
             modify::Step::Modify(modification) => self.change(key, claim, volume, known, *modification).await,
@@ -250,7 +255,7 @@ impl Control {
             return Ok(Some(wait));
         }
         let claim = self.mark(claim, change.mark).await?;
-        self.tell(&claim, &change.begins);
+        self.record_event(&claim, &change.begins);
         let secrets = self.secrets(change.call.secret.as_ref()).await?;
         let answer = known.remote.modify(&change.call, secrets).await;
         if let Err(failure) = &answer {
@@ -269,8 +274,8 @@ impl Control {
         .await
     }
 
-    /// Writes what came of an attempt, and says when the next one is. The call is made: if others wrote the claim or the volume
-    /// meanwhile, what is to be written is decided anew, not what is to be done.
+    /// Writes the outcome of a call; returns when to try again. The call is done: after a conflict with another writer,
+    /// only the patches are computed again, not the call.
     async fn finish(
         &self,
         attempt: &Attempt<'_>,
@@ -297,18 +302,18 @@ impl Control {
             (claim, volume) = (found_claim, found_volume);
             (finish, rests_until) = decide(&claim, &volume);
         }
-        finish.event.iter().for_each(|event| self.tell(&claim, event));
+        finish.event.iter().for_each(|event| self.record_event(&claim, event));
         if !finish.again {
             self.attempts.forget(&attempt.place);
             return Ok(None);
         }
         let is_away = attempt.code == Some(Code::Unavailable);
-        let wait = self.attempts.failed(&attempt.place, &attempt.basis, &attempt.known.pace, is_away);
+        let wait = self.attempts.failed(&attempt.place, &attempt.basis, &attempt.known.backoff, is_away);
         let rest = rests_until.map(|until| left(until, (self.clock)()));
         Ok(Some(rest.unwrap_or(wait)))
     }
 
-    /// The volume first: what the claim says about it must be so.
+    /// Writes the volume first: what the claim's status says about the volume must be true.
     async fn write(&self, claim: &Arc<Value>, volume: &Value, finish: &Finish) -> Result<(), ApiError> {
         if let Some(patch) = &finish.volume {
             let answer = self.api.merge(&self.volumes.object("", name(volume)), patch).await?;
@@ -317,7 +322,7 @@ impl Control {
         self.mark(claim, finish.claim.clone()).await.map(drop)
     }
 
-    /// Patches the status of a claim; returns the claim as it is then.
+    /// Patches the status of a claim; returns the stored claim.
     async fn mark(&self, claim: &Arc<Value>, patch: Option<Value>) -> Result<Arc<Value>, ApiError> {
         let Some(patch) = patch else { return Ok(claim.clone()) };
         let path = format!("{}/status", self.claims.object(namespace(claim), name(claim)));
@@ -326,7 +331,7 @@ impl Control {
         Ok(answer)
     }
 
-    /// A secret that is missing fails the call's key, which comes back.
+    /// Reads the Secret of a call. A missing Secret is an error, so the key is requeued with backoff.
     async fn secrets(&self, reference: Option<&SecretRef>) -> Result<super::remote::Secrets, ApiError> {
         match (secrets::read(&self.api, reference).await?, reference) {
             (Some(secrets), _) => Ok(secrets),
@@ -337,7 +342,7 @@ impl Control {
         }
     }
 
-    /// Whether a pod that has not ended names the claim.
+    /// Whether a pod that has not terminated uses the claim.
     async fn is_used(&self, claim: &Value) -> Result<bool, ApiError> {
         let pods = Resource::new("v1", "Pod", "pods", true);
         let mut used = false;
@@ -350,11 +355,11 @@ impl Control {
         Ok(used)
     }
 
-    fn tell(&self, claim: &Value, event: &plan::csi::Event) {
-        tell(&self.events, &self.claims, claim, event);
+    fn record_event(&self, claim: &Value, event: &plan::csi::Event) {
+        record_event(&self.events, &self.claims, claim, event);
     }
 
-    /// What is remembered of this very claim.
+    /// What is remembered about the claim with this uid.
     fn recall(&self, key: &Key, claim: &Value) -> Memories {
         let mut memories = self.memories();
         let found = memories.entry(key.clone()).or_default();

@@ -1,4 +1,4 @@
-//! Credentials for drivers, read when they are needed and kept nowhere.
+//! Credentials for drivers. They are read for each call and never cached.
 
 use super::remote::Secrets;
 use crate::api::{Api, ApiError, Resource};
@@ -7,7 +7,7 @@ use object::Value;
 use object::access::Access;
 use plan::csi::SecretRef;
 
-/// The content of a secret; `Ok(None)` when there is no such secret.
+/// The data of a Secret; `Ok(None)` if it does not exist.
 pub async fn read(api: &Api, reference: Option<&SecretRef>) -> Result<Option<Secrets>, ApiError> {
     let Some(SecretRef { namespace, name }) = reference else { return Ok(Some(Secrets::new())) };
     let secrets = Resource::new("v1", "Secret", "secrets", true);
@@ -16,13 +16,13 @@ pub async fn read(api: &Api, reference: Option<&SecretRef>) -> Result<Option<Sec
     Ok(Some(decoded.collect()))
 }
 
-/// CSI's secrets are text; what is none is passed on as well as it can be.
+/// CSI secrets are strings. Bytes that are not UTF-8 are replaced.
 fn decode(value: &Value) -> String {
     let bytes = base64::engine::general_purpose::STANDARD.decode(value.as_str().unwrap_or("")).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Why a call cannot be made without its secret.
+/// The error of a call whose Secret does not exist.
 pub fn missing(SecretRef { namespace, name }: &SecretRef) -> String {
     format!("error getting secret {name} in namespace {namespace}: secrets \"{name}\" not found")
 }

@@ -151,7 +151,7 @@ async fn a_lost_response_without_a_secret_counts_as_unknown() {
     // The journal entry may have been written.
     world.faults.refuse_at(Some(("POST", "/configmaps", 503)));
     let claim = world.create(claim_of("claim", "c")).await;
-    until_told(&world, &claim, "it cannot be written down").await;
+    until_told(&world, &claim, "cannot write the CSI journal").await;
     world.delete(&first, "").await;
     world.delete(&claim, "").await;
     let gate = Gate::closed();
@@ -164,7 +164,7 @@ async fn a_lost_response_without_a_secret_counts_as_unknown() {
     storage.driver.faults().order(Order::fail("CreateVolume", Code::Internal).times(1));
     gate.open();
     until_settled(&world).await;
-    until_in_step(&world, &storage, "it is made, and goes").await;
+    until_in_step(&world, &storage, "the volume is created and deleted").await;
     assert!(asked(&storage).iter().any(|request| request.secrets.is_empty()));
     world.stop().await;
 }
@@ -181,7 +181,7 @@ async fn a_server_that_never_responds_does_not_block_shutdown() {
     world.merge(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Delete"}})).await;
     world.merge(&volume, json!({"metadata": {"finalizers": null}})).await;
     let is_journal = |asked: &Asked| asked.path.contains("mainstay-csi-journal") && asked.code == 500;
-    world.until_moment("it is to be written down", || world.requests.count(is_journal) > 0).await;
+    world.until_moment("the journal is written", || world.requests.count(is_journal) > 0).await;
     world.faults.silence();
     tokio::time::timeout(std::time::Duration::from_secs(20), world.stop_controllers()).await.expect("an end");
     world.stop().await;

@@ -61,7 +61,7 @@ async fn capacity_is_published_when_the_driver_or_nodes_are_added_later() {
     let looks = || world.requests.count(|asked| asked.method == "GET" && asked.path.ends_with(CAPACITIES));
     let before = looks();
     csi_node(&world, "c").await;
-    world.until_moment("it is heard of", || looks() > before).await;
+    world.until_moment("the node is seen", || looks() > before).await;
     world.merge(&late, json!({"metadata": {"labels": {"zone": "c"}}})).await;
     until_places(&world, &["a", "b", "c"]).await;
     world.stop().await;

@@ -252,7 +252,7 @@ async fn a_claim_that_retries_gets_no_second_pv_for_an_imported_volume() {
     imported["spec"].cut(&["hostPath"]);
     imported["spec"]["csi"] = json!({"driver": DRIVER, "volumeHandle": handle});
     world.create(imported).await;
-    until_told(&world, &claim, "is that of the volume imported").await;
+    until_told(&world, &claim, "is already used by PersistentVolume imported").await;
     world.faults.refuse_at(None);
     storage.until_called("CreateVolume", storage.calls("CreateVolume").len() + 3).await;
     assert_eq!(world.names("/api/v1/persistentvolumes").await, ["imported"]);

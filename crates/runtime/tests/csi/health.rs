@@ -1,4 +1,4 @@
-//! Volumes whose data is missing are reported, and deleted data leaves a trace.
+//! Missing data of volumes is reported, and deleted data leaves events.
 
 use crate::storage::*;
 use crate::world::*;
@@ -8,7 +8,7 @@ use object::{Value, condition, json};
 
 const MISSING: &str = "VolumeDataMissing";
 
-/// A world whose volumes are compared with the driver's every second.
+/// A test cluster whose PVs are compared with the driver's volumes every second.
 async fn monitored() -> (World, Storage) {
     let (mut world, storage) = bare_world_with(options()).await;
     let mut endpoint = storage.endpoint();
@@ -27,7 +27,7 @@ async fn until_figure(world: &World, missing: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_health_monitor_says_whose_data_is_missing_until_it_is_back() {
+async fn missing_data_is_reported_until_it_is_restored() {
     let (world, storage) = monitored().await;
     let (claim, volume) = provisioned(&world, "Delete").await;
     let whole = world.create(claim_of("whole", "c")).await;
@@ -38,7 +38,7 @@ async fn the_health_monitor_says_whose_data_is_missing_until_it_is_back() {
     foreign["spec"].cut(&["claimRef"]);
     let foreign = world.create(foreign).await;
 
-    // Only the data, and then the volume as a whole.
+    // First only the data is missing, then the whole volume.
     let home = storage.home(&volume);
     for lost in [home.join("data"), home.clone()] {
         let aside = home.with_file_name("aside");
@@ -58,7 +58,7 @@ async fn the_health_monitor_says_whose_data_is_missing_until_it_is_back() {
             assert!(event["type"] == "Warning" && event.text(&["message"]).starts_with(&begin), "{event}");
         }
         until_figure(&world, 1).await;
-        assert!(!lost.exists(), "nothing was made in its place");
+        assert!(!lost.exists(), "nothing was created in its place");
         for other in [&untouched, &foreign] {
             assert!(world.now(other).await.expect("it is there").text(&["status", "reason"]).is_empty());
         }
@@ -75,7 +75,7 @@ async fn the_health_monitor_says_whose_data_is_missing_until_it_is_back() {
     world.stop().await;
 }
 
-/// The driver has deleted the volume, and its answers are lost: the object stays for a while.
+/// The driver has deleted the volume, and its responses are lost: the PV stays for a while.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_that_is_being_deleted_is_not_reported_as_missing_data() {
     let (world, storage) = monitored().await;
@@ -109,7 +109,7 @@ async fn deleted_data_leaves_a_trace_on_volume_and_claim() {
     world.stop().await;
 }
 
-/// A volume whose data went while the driver runs can be deleted all the same.
+/// A volume whose data disappears while the driver runs can be deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_with_missing_data_can_be_deleted() {
     let (world, storage) = monitored().await;

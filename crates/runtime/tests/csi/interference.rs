@@ -87,13 +87,13 @@ async fn a_journal_entry_does_not_block_the_next_pv_of_the_same_name() {
     until_recorded(&world, &next).await;
     world.delete(&next, "").await;
     set_policy(&world, &next, "Delete").await;
-    world.until("both are written down", || async { (doomed(&world).await.len() == 2).then_some(()) }).await;
+    world.until("both are journaled", || async { (pending_deletions(&world).await.len() == 2).then_some(()) }).await;
     world.delete(&claim, "").await;
     world.until_all_gone(&[claim, next]).await;
     assert_eq!(storage.driver.volumes().len(), 2);
 
     storage.driver.faults().clear();
-    until_in_step(&world, &storage, "both go").await;
+    until_in_step(&world, &storage, "both are deleted").await;
     until_settled(&world).await;
     world.stop().await;
 }
@@ -125,16 +125,16 @@ async fn a_namespace_with_the_secret_of_an_open_copy_is_deleted() {
         storage.until_called("CreateVolume", 2).await;
         world.delete(&place, "").await;
         world.until_all_gone(&[copy, secret]).await;
-        assert!(world.now(&source).await.is_some(), "it is being copied, for all that is known");
+        assert!(world.now(&source).await.is_some(), "it may still be being copied");
         storage.driver.faults().clear();
         if refuses {
             storage.driver.faults().order(Order::fail("CreateVolume", Code::Unauthenticated));
             world.until_gone(&place).await;
-            assert_eq!(journal(&world).await.len(), 1, "it is asked on");
+            assert_eq!(journal(&world).await.len(), 1, "the request is repeated");
             storage.driver.faults().clear();
         }
         world.until_gone(&place).await;
-        until_in_step(&world, &storage, "the copy goes, too").await;
+        until_in_step(&world, &storage, "the copy is deleted too").await;
         until_settled(&world).await;
         world.stop().await;
     }
@@ -154,7 +154,11 @@ async fn a_deletion_that_waits_for_its_claim_resumes_when_another_pv_has_the_nam
     next["metadata"]["name"] = json!(name(&volume));
     world.create(next).await;
     let own_key = format!("_{}", uid(&volume));
-    world.until("it is set aside", || async { (doomed(&world).await == [own_key.clone()]).then_some(()) }).await;
+    world
+        .until("the deletion has a key of its own", || async {
+            (pending_deletions(&world).await == [own_key.clone()]).then_some(())
+        })
+        .await;
     settle(&world).await;
     world.delete(&claim, "").await;
     world.until_gone(&claim).await;
@@ -180,13 +184,13 @@ async fn journal_entries_of_other_drivers_are_kept_and_block_nothing() {
     world.delete(&volume, "").await;
     set_policy(&world, &volume, "Delete").await;
     let both = [format!("_{}", uid(&volume)), "static".to_owned()];
-    world.until("both are written down", || async { (doomed(&world).await == both).then_some(()) }).await;
+    world.until("both are journaled", || async { (pending_deletions(&world).await == both).then_some(()) }).await;
     // Finished entries leave the journal with the next write, if not before.
     provisioned(&world, "Delete").await;
-    assert_eq!(doomed(&world).await, both);
+    assert_eq!(pending_deletions(&world).await, both);
     world.delete(&claim, "").await;
     world.until_all_gone(&[claim, volume]).await;
-    until_in_step(&world, &storage, "its backend goes").await;
+    until_in_step(&world, &storage, "the volume is deleted").await;
     world.until("that is done", || async { (journal(&world).await == ["static"]).then_some(()) }).await;
     world.stop().await;
 }
@@ -262,7 +266,7 @@ async fn a_refusal_of_a_driver_that_returns_proves_nothing() {
     storage.driver.faults().order(Order::fail("CreateVolume", Code::InvalidArgument).times(1));
     there.move_here(&mut storage).await;
     until_settled(&world).await;
-    until_in_step(&world, &there, "it is made, and goes").await;
+    until_in_step(&world, &there, "the volume is created and deleted").await;
     world.stop().await;
 }
 
@@ -289,7 +293,7 @@ async fn journal_entries_of_another_process_are_found_when_the_driver_returns() 
     storage.driver.faults().clear();
     drop(there.give_way_to(storage.driver.clone()).await);
     until_settled(&world).await;
-    until_in_step(&world, &there, "it is made, and goes").await;
+    until_in_step(&world, &there, "the volume is created and deleted").await;
     world.stop().await;
 }
 
@@ -355,6 +359,6 @@ async fn a_deleted_journal_is_restored_for_drivers_that_are_not_served() {
     world.until("it is written again", || async { (journal(&world).await.len() == 1).then_some(()) }).await;
     storage.start().await;
     until_settled(&world).await;
-    until_in_step(&world, &storage, "it is made, and goes").await;
+    until_in_step(&world, &storage, "the volume is created and deleted").await;
     world.stop().await;
 }

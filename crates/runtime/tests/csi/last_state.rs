@@ -15,7 +15,9 @@ pub async fn doomed_volume(world: &World) -> (Value, Value) {
     let (claim, volume) = provisioned(world, "Retain").await;
     world.delete(&volume, "").await;
     set_policy(world, &volume, "Delete").await;
-    world.until("its deletion is written down", || async { (!doomed(world).await.is_empty()).then_some(()) }).await;
+    world
+        .until("its deletion is journaled", || async { (!pending_deletions(world).await.is_empty()).then_some(()) })
+        .await;
     (claim, volume)
 }
 
@@ -26,7 +28,7 @@ async fn until_told(world: &World, namespace: &str, is_it: impl Fn(&str) -> bool
         let events = world.get(&path).await.unwrap_or_default();
         events.items(&["items"]).iter().any(|event| is_it(event.text(&["message"]))).then_some(())
     };
-    world.until("it is told", told).await;
+    world.until("the event is recorded", told).await;
 }
 
 /// One write removes the finalizer and sets Retain: only the deletion event shows this.
@@ -59,7 +61,7 @@ async fn a_missed_deletion_is_not_decided_by_the_last_known_state() {
     world.faults.release();
     until_settled(&world).await;
     assert_eq!((storage.calls("DeleteVolume").len(), storage.driver.volumes().len()), (0, 1));
-    until_told(&world, "kube-system", |message| message.contains("went while nobody looked")).await;
+    until_told(&world, "kube-system", |message| message.contains("was deleted unobserved")).await;
     world.stop().await;
 }
 
@@ -141,7 +143,7 @@ async fn a_source_is_kept_while_a_driver_may_be_copying_it() {
     storage.driver.faults().clear();
     world.until_gone(&source).await;
     world.until_gone(&source_volume).await;
-    until_in_step(&world, &storage, "the copy goes too").await;
+    until_in_step(&world, &storage, "the copy is deleted too").await;
     world.stop().await;
 }
 
@@ -159,6 +161,6 @@ async fn a_pv_without_a_claim_is_removed_when_it_is_deleted() {
     world.delete(&volume, "").await;
     world.until_gone(&volume).await;
     assert_eq!(storage.driver.volumes().len(), 1);
-    until_told(&world, "default", |message| message.starts_with("The volume belongs to no claim")).await;
+    until_told(&world, "default", |message| message.starts_with("No claim references this volume")).await;
     world.stop().await;
 }

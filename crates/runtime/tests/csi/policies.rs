@@ -49,7 +49,7 @@ async fn h6_a_policy_that_becomes_delete_while_terminating_is_honoured() {
         set_policy(&world, &volume, "Delete").await;
         world.delete(&claim, "").await;
         world.until_all_gone(&[claim, volume]).await;
-        until_in_step(&world, &storage, "the backend goes too").await;
+        until_in_step(&world, &storage, "the volume is deleted too").await;
         world.delete(&class, "").await;
     }
     storage.until_called("DeleteVolume", 10).await;
@@ -61,7 +61,9 @@ async fn h6_a_policy_that_becomes_delete_while_terminating_is_honoured() {
     let (claim, volume) = provisioned(&world, "Retain").await;
     world.delete(&volume, "").await;
     set_policy(&world, &volume, "Delete").await;
-    world.until("its deletion is written down", || async { (!doomed(&world).await.is_empty()).then_some(()) }).await;
+    world
+        .until("its deletion is journaled", || async { (!pending_deletions(&world).await.is_empty()).then_some(()) })
+        .await;
     set_policy(&world, &volume, "Retain").await;
     world.delete(&claim, "").await;
     world.until_all_gone(&[claim, volume]).await;
@@ -81,7 +83,9 @@ async fn h6_a_pv_removed_while_the_provisioner_is_stopped_follows_its_last_polic
         world.delete(&volume, "").await;
         set_policy(&world, &volume, "Delete").await;
         world
-            .until("its deletion is written down", || async { (!doomed(&world).await.is_empty()).then_some(()) })
+            .until("its deletion is journaled", || async {
+                (!pending_deletions(&world).await.is_empty()).then_some(())
+            })
             .await;
         world.stop_controllers().await;
         world.start(&all());
@@ -176,7 +180,7 @@ async fn finalizers_removed_by_a_user() {
     world.until_is(&volume, "on its way out", terminating).await;
     world.merge(&volume, json!({"metadata": {"finalizers": ["kubernetes.io/pv-protection"]}})).await;
     let event = world.until_event(&volume, "VolumeFailedDelete").await;
-    assert!(event.text(&["message"]).contains("taken off by hand"), "{event}");
+    assert!(event.text(&["message"]).contains("removed by hand"), "{event}");
     world.delete(&claim, "").await;
     world.until_all_gone(&[claim, volume]).await;
     // Other work, so that anything wrong would have happened.

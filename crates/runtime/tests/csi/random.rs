@@ -149,7 +149,7 @@ impl History {
 /// failure.
 async fn until_noticed(world: &World) {
     let is_noticed = async || {
-        let written = doomed(world).await;
+        let written = pending_deletions(world).await;
         let list = world.get("/api/v1/persistentvolumes").await.expect("a list");
         list.items(&["items"]).iter().all(|volume| {
             let deletes = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";

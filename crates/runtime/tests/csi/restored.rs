@@ -6,7 +6,7 @@ use crate::world::*;
 use object::access::{Access, name};
 use object::{Value, json};
 
-/// A PV whose objects were lost and restored.
+/// A PV that was lost and restored from a backup.
 async fn lost_and_restored(world: &World, storage: &Storage) -> Value {
     let (claim, volume) = provisioned(world, "Delete").await;
     let restored = lose_and_restore(world, &claim, &volume).await;
@@ -71,7 +71,7 @@ async fn a_volume_from_a_backup_can_be_used_again_or_its_object_removed() {
     world.merge(&again, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})).await;
     world.delete(&again, "").await;
     world.until_gone(&again).await;
-    assert_eq!(storage.driver.volumes().len(), 1, "only the object went");
+    assert_eq!(storage.driver.volumes().len(), 1, "only the PV was deleted");
     world.stop().await;
 }
 

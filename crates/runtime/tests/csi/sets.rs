@@ -126,7 +126,7 @@ async fn k6_a_replica_created_again_gets_a_new_volume() {
     assert!(world.now(&second("Pod")).await.is_none(), "it waits");
     world.merge(&held, json!({"metadata": {"finalizers": null}})).await;
     world.until_gone(&held).await;
-    world.until("it is back", || async { world.now(&second("Pod")).await }).await;
+    world.until("the pod is created again", || async { world.now(&second("Pod")).await }).await;
     world.until("claims are bound", || async { are_bound(&claims(&world).await).then_some(()) }).await;
     world.until_gone(&volume(held.text(&["spec", "volumeName"]))).await;
     assert_eq!(storage.handles().intersection(&old).count(), 1, "one is as before, one is new");

@@ -294,7 +294,7 @@ pub fn deletion(driver: &str, volume: &str, handle: &str) -> Value {
 }
 
 /// The volumes with a deletion entry.
-pub async fn doomed(world: &World) -> Vec<String> {
+pub async fn pending_deletions(world: &World) -> Vec<String> {
     let entries = entries(world).await.into_iter();
     entries.filter(|(_, text)| text.starts_with("{\"Delete\"")).map(|(volume, _)| volume).collect()
 }

@@ -136,7 +136,7 @@ async fn others_are_left_alone(scope: &str) {
     world.start("*");
     work_of_our_own(&world, "one").await;
     let free = until_phase(&world, &free, "Available").await;
-    assert!(!free.has(&["spec", "claimRef"]), "their claim would take it: {free}");
+    assert!(!free.has(&["spec", "claimRef"]), "their claim would be bound to it: {free}");
     assert_eq!(theirs.versions(&world).await, before);
 
     // A claim of another namespace is deleted, which was the only use of its PV; and a free PV is given to
@@ -172,7 +172,7 @@ async fn others_are_left_alone(scope: &str) {
             })
             .await;
     }
-    world.until_moment("their data goes", || !theirs.directory.exists()).await;
+    world.until_moment("their data is deleted", || !theirs.directory.exists()).await;
     world.stop().await;
 }
 

@@ -288,7 +288,7 @@ async fn h3_directories_are_provisioned_and_deleted_for_claims() {
     assert!(directory.is_dir());
     let provision =
         "volume_operation_total_seconds_count{plugin_name=\"kubernetes.io/host-path\",operation_name=\"provision\"} 1";
-    world.until_moment("it is counted when the binder hears of it", || world.figures().contains(provision)).await;
+    world.until_moment("the metric is updated", || world.figures().contains(provision)).await;
     world.delete(&claim, "").await;
     world.until_gone(&volume).await;
     assert!(!directory.exists());

@@ -1,4 +1,4 @@
-//! Random worlds: whatever happens in whatever order, what must never be is never, and in the end all is in order.
+//! Random histories: invariants hold whatever happens in whatever order, and in the end all objects are consistent.
 
 use super::world::*;
 use crate::bind::matching::capacity;
@@ -17,7 +17,7 @@ enum Step {
         delete: bool,
         labelled: bool,
     },
-    /// Made by somebody for a claim.
+    /// A provisioner or user creates a volume for a claim.
     AddMade {
         claim: u8,
     },
@@ -33,19 +33,19 @@ enum Step {
     FlipPolicy {
         at: u8,
     },
-    /// A user frees a released volume.
+    /// A user clears the claim reference of a released volume.
     Free {
         at: u8,
     },
-    /// So many actions of a plan, then a crash; or the next write is given up, and on its way.
+    /// Execute this many actions of a plan, then crash. Or the next write times out and may still arrive.
     Sync {
         at: u8,
         most: u8,
         sends: bool,
     },
-    /// What is on its way arrives.
+    /// A write that timed out arrives.
     Arrive,
-    /// Plan now, act later.
+    /// Plan now, and execute later.
     Plan {
         at: u8,
     },
@@ -72,7 +72,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A run of a world, and the plan that somebody is busy with.
+/// A test run, and the plan that is being executed.
 #[derive(Default)]
 struct Run {
     world: World,
@@ -93,7 +93,7 @@ impl Run {
                 }
             }
             Step::FlipPolicy { at } => self.edit_volume(at, |volume| {
-                // One that was told to go and released under Retain is as good as gone.
+                // A volume that was deleted and released under Retain counts as deleted.
                 if terminating(volume) && phase(volume) == "Released" {
                     return None;
                 }
@@ -198,7 +198,7 @@ impl Run {
         (!targets.is_empty()).then(|| targets[usize::from(at) % targets.len()].clone())
     }
 
-    /// The plan for an object that nobody is busy with: not with itself, and not with a claim that takes it.
+    /// The plan for an object that is not being reconciled already, and that no claim with a running plan takes.
     fn plan(&self, at: u8) -> Option<(Target, Plan)> {
         let target = self.pick(at)?;
         let is_busy = self.busy.as_ref().is_some_and(|(of, plan)| *of == target || changes(plan, &target));
@@ -213,7 +213,7 @@ impl Run {
         (!meets_busy).then_some((target, plan))
     }
 
-    /// V3, and the smallest that suits.
+    /// V3, and the smallest volume that fits.
     fn check_plan(&self, target: &Target, plan: &Plan) {
         let binds = |patch: &Value| patch.has(&["metadata", "annotations", BIND_COMPLETED]);
         let Some(patch) = plan.actions.iter().find_map(|action| match action {
@@ -250,7 +250,7 @@ impl Run {
         }
     }
 
-    /// After all has settled.
+    /// Checks after everything has settled.
     fn check_end(&self) {
         for claim in self.world.claims.values().filter(|claim| !is_bound(claim) && !claim.has(&["spec", "volumeName"]))
         {
@@ -259,15 +259,15 @@ impl Run {
             assert!(free.is_none(), "{claim} waits although {free:?} is there");
         }
         for claim in self.world.claims.values() {
-            assert!(!terminating(claim), "nothing holds {claim}");
+            assert!(!terminating(claim), "no finalizer keeps {claim}");
             assert_eq!(is_bound(claim), self.world.bound(claim).is_some());
         }
         for volume in self.world.volumes.values() {
             let claim = Target::claim_of(volume).and_then(|claim| self.world.find(&claim));
-            assert!(claim.is_some() || !terminating(volume), "nothing holds {volume}");
+            assert!(claim.is_some() || !terminating(volume), "no finalizer keeps {volume}");
             let is_deleted = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";
             assert!(phase(volume) != "Released" || !is_deleted, "{volume} is to be deleted");
-            // A user may save a volume, but comes too late for its directory.
+            // A user may set Retain, but too late for the directory.
             let directory = volume.text(&["spec", "hostPath", "path"]);
             assert!(
                 self.world.directories.contains(directory) || self.world.destroyed.contains(directory),
@@ -295,7 +295,7 @@ proptest! {
 
     // V3, H1, H6, H10 as invariants.
     #[test]
-    fn whatever_happens_no_volume_is_shared_lost_or_leaked(steps in prop::collection::vec(step(), 1..60)) {
+    fn no_volume_is_ever_shared_lost_or_leaked(steps in prop::collection::vec(step(), 1..60)) {
         let mut run = Run::default();
         for step in &steps {
             run.step(step);

@@ -1,4 +1,4 @@
-//! Classes: assigned late, waiting for a pod, and asking for volumes to be made.
+//! Classes: assigned later, waiting for a pod, and provisioning.
 
 use super::world::*;
 use crate::bind::{self, Action, PROVISIONED_BY, SELECTED_NODE, STORAGE_PROVISIONERS, Target};
@@ -18,18 +18,18 @@ fn late() -> Value {
     json!({"volumeBindingMode": "WaitForFirstConsumer"})
 }
 
-/// What is told about a claim of a class, after all has settled.
-fn told_of(class: Value) -> (World, Vec<(&'static str, String)>) {
+/// The events about a claim of a class, after everything has settled.
+fn events_of(class: Value) -> (World, Vec<(&'static str, String)>) {
     let mut world = World::default();
     world.add(class);
     world.add(of_class(json!("x")));
     world.settle();
-    let told = world.told().into_iter().collect();
-    (world, told)
+    let reported = world.take_events().into_iter().collect();
+    (world, reported)
 }
 
 #[test]
-fn c3_a_claim_without_class_gets_the_default_that_comes_later() {
+fn c3_a_claim_without_class_gets_a_later_default() {
     let mut world = World::default();
     let claim = world.add(of_class(Value::Null));
     world.settle();
@@ -41,7 +41,7 @@ fn c3_a_claim_without_class_gets_the_default_that_comes_later() {
     assert!(world.plan_claim(&claim).retroactive);
     world.settle();
     assert_eq!(world.now(&claim)["spec"]["storageClassName"], "newer");
-    // Not those who said that they want none, nor those who name a volume, and not before a volume without class is tried.
+    // Not for claims with an empty class or a volume name, and only after a volume without class was searched.
     let none = world.add(super::world::claim("none", "1Gi", json!({})));
     let named = super::world::claim("named", "1Gi", json!({"spec": {"storageClassName": null, "volumeName": "v"}}));
     let named = world.add(named);
@@ -62,24 +62,28 @@ fn c5_c6_a_claim_waits_for_its_first_pod() {
     world.add(class("w", "example.com", late()));
     world.add(volume("v", "1Gi", json!({"spec": {"storageClassName": "w"}})));
     let claim = world.add(of_class(json!("w")));
-    assert!(!world.plan_claim(&claim).waits, "a free volume is no news to it");
+    assert!(!world.plan_claim(&claim).waits, "an available volume does not wake it");
     world.settle();
     let message = "waiting for first consumer to be created before binding".to_owned();
-    assert_eq!(world.told(), [("WaitForFirstConsumer", message)].into());
+    assert_eq!(world.take_events(), [("WaitForFirstConsumer", message)].into());
     world.pods.push(("ns".to_owned(), "c".to_owned(), "web-0".to_owned()));
     world.settle();
-    assert_eq!(world.told(), [("WaitForPodScheduled", "waiting for pod web-0 to be scheduled".to_owned())].into());
+    assert_eq!(
+        world.take_events(),
+        [("WaitForPodScheduled", "waiting for pod web-0 to be scheduled".to_owned())].into()
+    );
     world.pods.push(("ns".to_owned(), "c".to_owned(), "web-1".to_owned()));
     world.settle();
     let message = "waiting for pods web-0,web-1 to be scheduled".to_owned();
-    assert_eq!(world.told(), [("WaitForPodScheduled", message)].into());
+    assert_eq!(world.take_events(), [("WaitForPodScheduled", message)].into());
     let waiting = world.now(&claim);
     assert!(!waiting.has(&["metadata", "annotations"]) && phase(&waiting) == "Pending");
 }
 
-// C7 (11-23, 11-24): once a node is chosen a volume is made, although a free one is there; but the scheduler may reserve one.
+// C7 (11-23, 11-24): once a node is selected a volume is provisioned, although one is available; but the scheduler may
+// reserve one.
 #[test]
-fn c7_a_claim_with_a_node_is_handed_over() {
+fn c7_a_claim_with_a_selected_node_is_provisioned() {
     let mut world = World::default();
     world.add(class("w", "example.com", late()));
     let free = world.add(volume("v", "1Gi", json!({"spec": {"storageClassName": "w"}})));
@@ -96,9 +100,9 @@ fn c7_a_claim_with_a_node_is_handed_over() {
     assert_eq!(world.bound(&claim), Some("v".to_owned()));
 }
 
-// 2.2.A1: without its class a claim waits for nobody.
+// 2.2.A1: a claim whose class does not exist waits without an action.
 #[test]
-fn a_class_that_is_not_there_delays_nothing() {
+fn a_missing_class_delays_nothing() {
     let mut world = World::default();
     world.add(volume("v", "1Gi", json!({"spec": {"storageClassName": "gone"}})));
     let claim = world.add(of_class(json!("gone")));
@@ -107,12 +111,12 @@ fn a_class_that_is_not_there_delays_nothing() {
 }
 
 #[test]
-fn d1_the_hand_over_to_a_provisioner_outside() {
-    let (mut world, told) = told_of(class("x", "example.com/driver", json!({})));
+fn d1_an_external_provisioner_is_asked() {
+    let (mut world, reported) = events_of(class("x", "example.com/driver", json!({})));
     let message = "Waiting for a volume to be created either by the external provisioner 'example.com/driver' or manually \
                    by the system administrator. If volume creation is delayed, please verify that the provisioner is \
                    running and correctly registered.";
-    assert_eq!(told, [("ExternalProvisioning", message.to_owned())]);
+    assert_eq!(reported, [("ExternalProvisioning", message.to_owned())]);
     let claim = world.claims.values().next().unwrap().clone();
     for key in STORAGE_PROVISIONERS {
         assert_eq!(claim["metadata"]["annotations"][key], "example.com/driver");
@@ -120,12 +124,12 @@ fn d1_the_hand_over_to_a_provisioner_outside() {
     let plan = world.plan_claim(&claim);
     assert_eq!((plan.provisioner.as_deref(), plan.waits), (Some("example.com/driver"), true));
     assert_eq!(plan.actions, []);
-    // D15: a volume of the class that comes meanwhile is taken.
+    // D15: a volume of the class that appears meanwhile is taken.
     world.add(volume("v", "1Gi", json!({"spec": {"storageClassName": "x"}})));
     world.settle();
     assert_eq!(world.bound(&claim), Some("v".to_owned()));
-    // Whoever made the volume names the claim: then nothing says that we pointed it there.
-    let mut world = told_of(class("x", "example.com", json!({}))).0;
+    // The provisioner sets the reference to the claim, so it is not marked as the controller's.
+    let mut world = events_of(class("x", "example.com", json!({}))).0;
     let claim = world.claims.values().next().unwrap().clone();
     let mut made = volume("pvc-1", "1Gi", json!({"status": {"phase": "Pending"}}));
     made.put(&["metadata", "annotations", PROVISIONED_BY], "example.com");
@@ -136,31 +140,31 @@ fn d1_the_hand_over_to_a_provisioner_outside() {
     assert_eq!(world.now(&made)["metadata"]["annotations"], json!({PROVISIONED_BY: "example.com"}));
 }
 
-// C13, D13: nobody to ask.
+// C13, D13: no provisioner can be asked.
 #[test]
-fn c13_d13_who_cannot_be_asked_is_told() {
-    let (_, told) = told_of(class("x", "kubernetes.io/no-provisioner", json!({})));
+fn c13_d13_a_missing_provisioner_is_reported() {
+    let (_, reported) = events_of(class("x", "kubernetes.io/no-provisioner", json!({})));
     let message = "no volume plugin matched name: kubernetes.io/no-provisioner".to_owned();
-    assert_eq!(told, [("ProvisioningFailed", message)]);
-    let (mut world, told) = told_of(class("other", "example.com", json!({})));
+    assert_eq!(reported, [("ProvisioningFailed", message)]);
+    let (mut world, reported) = events_of(class("other", "example.com", json!({})));
     let message = "storageclass.storage.k8s.io \"x\" not found".to_owned();
-    assert_eq!(told, [("ProvisioningFailed", message)]);
+    assert_eq!(reported, [("ProvisioningFailed", message)]);
     world.add(class("x", "example.com", json!({})));
     world.settle();
-    assert_eq!(world.told().iter().next().unwrap().0, "ExternalProvisioning");
+    assert_eq!(world.take_events().iter().next().unwrap().0, "ExternalProvisioning");
     let claim = world.claims.values().next().unwrap().clone();
     world.plugins.dynamic_provisioning = false;
     let plan = world.plan_claim(&claim);
     assert!(plan.actions.is_empty() && plan.events.is_empty() && plan.waits);
 }
 
-// H4: plugins that were handed over, and back.
+// H4: plugins that are migrated, and back.
 #[test]
-fn h4_claims_of_old_plugins_are_handed_over_and_back() {
-    let (mut world, _) = told_of(class("x", "kubernetes.io/aws-ebs", json!({})));
+fn h4_claims_of_in_tree_plugins_are_migrated_and_back() {
+    let (mut world, _) = events_of(class("x", "kubernetes.io/aws-ebs", json!({})));
     let claim = world.claims.values().next().unwrap().clone();
     assert_eq!(claim["metadata"]["annotations"][STORAGE_PROVISIONERS[0]], "ebs.csi.aws.com");
-    // A claim from before.
+    // A claim from before the migration.
     world.edit(&claim, json!({"metadata": {"annotations": {STORAGE_PROVISIONERS[0]: "kubernetes.io/aws-ebs"}}}));
     world.sync(&Target::of(&claim), usize::MAX);
     assert_eq!(world.now(&claim)["metadata"]["annotations"][MIGRATED_TO], "ebs.csi.aws.com");
@@ -169,7 +173,7 @@ fn h4_claims_of_old_plugins_are_handed_over_and_back() {
     assert!(!world.now(&claim).has(&["metadata", "annotations", MIGRATED_TO]));
     world.settle();
     let message = "no volume plugin matched name: kubernetes.io/aws-ebs".to_owned();
-    assert!(world.told().contains(&("ProvisioningFailed", message)));
+    assert!(world.take_events().contains(&("ProvisioningFailed", message)));
 }
 
 fn host_path_world(class_more: Value) -> World {
@@ -181,7 +185,7 @@ fn host_path_world(class_more: Value) -> World {
 
 // 2.8.5, H3: directories of this machine.
 #[test]
-fn h3_a_directory_is_made_for_a_claim() {
+fn h3_a_directory_is_provisioned_for_a_claim() {
     for (policy, finalizers) in [
         ("Delete", json!([FINALIZER, "kubernetes.io/pv-protection"])),
         ("Retain", json!(["kubernetes.io/pv-protection"])),
@@ -208,14 +212,15 @@ fn h3_a_directory_is_made_for_a_claim() {
     }
 }
 
-/// Whenever the binder dies, and the claim goes before the next life has looked, no directory is left: it is made when an object names it.
+/// The binder crashes at any point, and the claim is deleted before it restarts: no directory is left, because a
+/// directory is created only after its PV.
 #[test]
-fn no_directory_is_made_that_nobody_names() {
+fn no_directory_is_created_without_a_pv() {
     for died_after in 0..8 {
         let mut world = host_path_world(json!({"reclaimPolicy": "Delete"}));
         let claim = world.add(of_class(json!("x")));
         let target = bind::Target::of(&claim);
-        // One life after the other, each a few actions long.
+        // Several process lifetimes of a few actions each.
         for life in 0..4 {
             world.sync(&target, died_after.min(2 + life));
             let named: std::collections::BTreeSet<String> =
@@ -226,7 +231,7 @@ fn no_directory_is_made_that_nobody_names() {
         world.settle();
         assert!(world.volumes.is_empty() && world.directories.is_empty(), "after {died_after}");
     }
-    // A volume that was bound before, and lost what it stood for, does not get an empty one unasked.
+    // A volume that was bound before and lost its directory does not get an empty one.
     let mut world = host_path_world(json!({"reclaimPolicy": "Retain"}));
     let claim = world.add(of_class(json!("x")));
     world.settle();
@@ -238,7 +243,7 @@ fn no_directory_is_made_that_nobody_names() {
 }
 
 #[test]
-fn what_directories_cannot_be_is_refused_in_a_sentence() {
+fn unsupported_claims_are_refused_with_a_reason() {
     let mut disabled = host_path_world(json!({}));
     disabled.plugins.host_path_provisioning = false;
     let source = json!({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "other"}}});
@@ -267,13 +272,13 @@ fn what_directories_cannot_be_is_refused_in_a_sentence() {
     for (mut world, more, message) in cases {
         world.add(object::patch::merge(&of_class(json!("x")), &more));
         world.settle();
-        assert_eq!(world.told(), [("ProvisioningFailed", message.to_owned())].into());
+        assert_eq!(world.take_events(), [("ProvisioningFailed", message.to_owned())].into());
         assert!(world.volumes.is_empty() && world.directories.is_empty());
     }
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_asks_for_another_node() {
+fn a_failed_directory_is_rescheduled_to_another_node() {
     let mut world = host_path_world(late());
     let claim = world.add(of_class(json!("x")));
     world.edit(&claim, json!({"metadata": {"annotations": {SELECTED_NODE: "node"}}}));

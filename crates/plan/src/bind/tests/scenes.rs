@@ -1,4 +1,4 @@
-//! The scenarios of static and pre-bound pairs, by their numbers in the digest.
+//! Scenarios of static and pre-bound pairs, by their numbers in the digest.
 
 use super::world::*;
 use crate::bind::{Action, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY, PROVISIONED_BY, WITHDRAWN};
@@ -13,7 +13,7 @@ fn leaving() -> Value {
     json!({"metadata": {"deletionTimestamp": "2024-01-01T00:00:00Z", "finalizers": ["example.com/held"]}})
 }
 
-/// Which of the volumes the claim gets.
+/// The volume that the claim gets.
 fn chosen(volumes: &[Value], of: Value) -> Option<String> {
     let mut world = World::default();
     volumes.iter().for_each(|volume| drop(world.add(volume.clone())));
@@ -27,7 +27,7 @@ fn got(volume: &str) -> Option<String> {
 }
 
 #[test]
-fn a1_a_claim_and_a_volume_become_a_pair() {
+fn a1_a_claim_is_bound_to_a_volume() {
     let mut world = World::default();
     let volume = world.add(volume("v", "1Gi", json!({"status": {"phase": "Pending"}})));
     let claim = world.add(claim("c", "1Gi", none()));
@@ -45,12 +45,15 @@ fn a1_a_claim_and_a_volume_become_a_pair() {
     assert_eq!(volume["metadata"]["annotations"], json!({BOUND_BY_CONTROLLER: "yes"}));
     assert_eq!(claim["metadata"]["annotations"], json!({BOUND_BY_CONTROLLER: "yes", BIND_COMPLETED: "yes"}));
     assert_eq!(claim["spec"]["volumeName"], "v");
-    assert!(world.told().iter().all(|(reason, _)| *reason == "FailedBinding"), "only before the volume was available");
+    assert!(
+        world.take_events().iter().all(|(reason, _)| *reason == "FailedBinding"),
+        "only before the volume was available"
+    );
 }
 
-// A2, A8, A9, A10, A11, A13, A16: which volume suits.
+// A2, A8, A9, A10, A11, A13, A16: which volume fits.
 #[test]
-fn a2_the_smallest_volume_that_suits_is_chosen() {
+fn a2_the_smallest_volume_that_fits_is_chosen() {
     let of = |more: Value| claim("c", "2Gi", more);
     let one = |volume: Value, claim: Value| chosen(&[volume], claim);
     let sizes = [volume("big", "10Gi", none()), volume("right", "3Gi", none()), volume("small", "1Gi", none())];
@@ -85,12 +88,12 @@ fn a2_the_smallest_volume_that_suits_is_chosen() {
         assert_eq!(world.bound(&claim), None, "{phase}");
     }
     let local = json!({"spec": {"nodeAffinity": {"required": {}}}});
-    assert_eq!(one(volume("v", "2Gi", local), of(unsaid)), got("v"), "where it is does not matter here");
+    assert_eq!(one(volume("v", "2Gi", local), of(unsaid)), got("v"), "node affinity does not matter here");
 }
 
-// A7: access modes; the fewest more than needed win over the smallest size.
+// A7: access modes; few additional modes take precedence over a small size.
 #[test]
-fn a7_access_modes_must_be_there_and_no_more_than_needed() {
+fn a7_access_modes_match_with_as_few_more_as_possible() {
     let modes = |modes: &[&str]| json!({"spec": {"accessModes": modes}});
     let once = "ReadWriteOnce";
     let many = "ReadWriteMany";
@@ -108,7 +111,7 @@ fn a7_access_modes_must_be_there_and_no_more_than_needed() {
 }
 
 #[test]
-fn a3_a4_a_claim_waits_for_a_volume_that_suits() {
+fn a3_a4_a_claim_waits_for_a_volume_that_fits() {
     let mut world = World::default();
     world.add(volume("small", "1Gi", none()));
     let claim = world.add(claim("c", "10Gi", none()));
@@ -116,7 +119,7 @@ fn a3_a4_a_claim_waits_for_a_volume_that_suits() {
     world.settle();
     assert_eq!(phase(&world.now(&claim)), "Pending");
     let why = "no persistent volumes available for this claim and no storage class is set".to_owned();
-    assert_eq!(world.told(), [("FailedBinding", why)].into());
+    assert_eq!(world.take_events(), [("FailedBinding", why)].into());
     let new = world.add(volume("new", "10Gi", none()));
     assert!(world.plan_volume(&new).offers);
     world.settle();
@@ -124,7 +127,7 @@ fn a3_a4_a_claim_waits_for_a_volume_that_suits() {
 }
 
 #[test]
-fn a5_a_claim_has_what_its_volume_has() {
+fn a5_a_claim_gets_its_volumes_capacity_and_modes() {
     let mut world = World::default();
     let modes =
         json!({"spec": {"accessModes": ["ReadWriteOnce", "ReadOnlyMany"], "volumeAttributesClassName": "gold"}});
@@ -135,7 +138,7 @@ fn a5_a_claim_has_what_its_volume_has() {
     assert_eq!(bound["status"]["capacity"], json!({"storage": "5Gi"}));
     assert_eq!(bound["status"]["accessModes"], json!(["ReadWriteOnce", "ReadOnlyMany"]));
     assert_eq!(bound["status"]["currentVolumeAttributesClassName"], "gold", "A11");
-    // A bound claim's size is not ours any more: it follows the file system.
+    // The size of a bound claim is not changed here: it follows the file system.
     world.edit(&volume, json!({"spec": {"capacity": {"storage": "9Gi"}, "volumeAttributesClassName": "silver"}}));
     world.settle();
     assert_eq!(world.now(&claim)["status"]["capacity"], json!({"storage": "5Gi"}));
@@ -151,9 +154,9 @@ fn a11_no_attributes_class_and_an_empty_one_are_the_same() {
     assert_eq!(chosen(&volumes, claim("c", "1Gi", class(json!("gold")))), got("gold"));
 }
 
-// 2.7: the size before an expansion that is not finished.
+// 2.7: the size before an unfinished expansion.
 #[test]
-fn the_size_of_a_half_expanded_volume_is_that_of_before() {
+fn an_unfinished_expansion_keeps_the_old_size() {
     for (annotation, want) in [("1Gi", "1Gi"), ("what?", "4Gi")] {
         let mut world = World::default();
         world.add(volume("v", "4Gi", json!({"metadata": {"annotations": {PRE_RESIZE_CAPACITY: annotation}}})));
@@ -164,7 +167,7 @@ fn the_size_of_a_half_expanded_volume_is_that_of_before() {
 }
 
 #[test]
-fn a18_binding_goes_on_after_a_stop_between_any_two_writes() {
+fn a18_binding_continues_after_a_crash_between_any_two_writes() {
     for done in 0..=4 {
         let mut world = World::default();
         world.add(volume("v", "1Gi", none()));
@@ -192,7 +195,7 @@ fn of_two_claims_that_planned_for_one_volume_the_second_is_refused() {
 }
 
 #[test]
-fn b1_a_volume_that_is_reserved_for_a_claim_is_its() {
+fn b1_a_reserved_volume_is_bound_to_its_claim() {
     let reserved = json!({"spec": {"claimRef": {"namespace": "ns", "name": "c"}}});
     let mut world = World::default();
     let many = json!({"spec": {
@@ -206,7 +209,7 @@ fn b1_a_volume_that_is_reserved_for_a_claim_is_its() {
     assert_eq!(world.bound(&of), got("big"), "whatever its class, labels and further modes");
     assert!(!world.now(&volume_of).has(&["metadata", "annotations", BOUND_BY_CONTROLLER]));
     assert_eq!(world.now(&of)["metadata"]["annotations"][BOUND_BY_CONTROLLER], "yes");
-    // Size, mode and whether it stays do matter.
+    // Size, volume mode and a deletion do matter.
     for unfit in [
         volume("v", "1Mi", reserved.clone()),
         object::patch::merge(&volume("v", "1Gi", reserved.clone()), &json!({"spec": {"volumeMode": "Block"}})),
@@ -217,11 +220,11 @@ fn b1_a_volume_that_is_reserved_for_a_claim_is_its() {
 }
 
 #[test]
-fn b3_a_claim_waits_in_silence_for_the_volume_that_it_names() {
+fn b3_a_claim_waits_without_an_event_for_the_volume_that_it_names() {
     let mut world = World::default();
     let claim = world.add(claim("c", "1Gi", json!({"spec": {"volumeName": "x"}})));
     world.settle();
-    assert_eq!((phase(&world.now(&claim)), world.told().len()), ("Pending", 0));
+    assert_eq!((phase(&world.now(&claim)), world.take_events().len()), ("Pending", 0));
     world.add(volume("x", "1Gi", none()));
     world.settle();
     assert_eq!(world.bound(&claim), got("x"));
@@ -230,7 +233,7 @@ fn b3_a_claim_waits_in_silence_for_the_volume_that_it_names() {
 }
 
 #[test]
-fn b4_a_claim_that_names_a_volume_that_does_not_suit_says_why() {
+fn b4_a_claim_reports_why_the_named_volume_does_not_fit() {
     let of = json!({"spec": {"volumeName": "x"}});
     let spec = |field: &str, value: Value| json!({"spec": {field: value}});
     let cases = [
@@ -251,13 +254,13 @@ fn b4_a_claim_that_names_a_volume_that_does_not_suit_says_why() {
         world.settle();
         assert_eq!(phase(&world.now(&claim)), "Pending");
         let message = format!("Cannot bind to requested volume \"x\": {why}");
-        assert_eq!(world.told(), [("VolumeMismatch", message)].into());
+        assert_eq!(world.take_events(), [("VolumeMismatch", message)].into());
     }
 }
 
-// B5, B7: neither labels nor, where both name each other, anything else matters.
+// B5, B7: labels do not matter for a named volume; if both name each other, nothing else does.
 #[test]
-fn b5_b7_what_a_claim_names_is_not_measured_by_labels() {
+fn b5_b7_labels_do_not_matter_for_a_named_volume() {
     let selector = json!({"spec": {"volumeName": "x", "selector": {"matchLabels": {"no": "such"}}}});
     assert_eq!(chosen(&[volume("x", "1Gi", none())], claim("c", "1Gi", selector.clone())), got("x"));
     let misfit = json!({"spec": {"claimRef": {"namespace": "ns", "name": "c"}, "storageClassName": "other"}});
@@ -265,7 +268,7 @@ fn b5_b7_what_a_claim_names_is_not_measured_by_labels() {
 }
 
 #[test]
-fn b6_a_volume_of_another_is_waited_for() {
+fn b6_a_claim_waits_for_the_named_volume_of_another_claim() {
     let mut world = World::default();
     let other = world.add(claim("other", "1Gi", none()));
     let volume = world.add(volume("x", "1Gi", none()));
@@ -274,7 +277,7 @@ fn b6_a_volume_of_another_is_waited_for() {
     world.settle();
     assert_eq!(phase(&world.now(&claim)), "Pending");
     let message = "volume \"x\" already bound to a different claim.".to_owned();
-    assert_eq!(world.told(), [("FailedBinding", message)].into());
+    assert_eq!(world.take_events(), [("FailedBinding", message)].into());
     world.delete(&other);
     world.settle();
     assert_eq!((phase(&world.now(&volume)), phase(&world.now(&claim))), ("Released", "Pending"));
@@ -283,7 +286,7 @@ fn b6_a_volume_of_another_is_waited_for() {
     assert_eq!(world.bound(&claim), got("x"));
 }
 
-// V3, B8 by the settled disagreement, A13: a volume on its way out is not bound, whoever wants it, and holds nobody up.
+// V3, B8 by the settled disagreement, A13: a volume that is being deleted is never bound, and delays no claim.
 #[test]
 fn v3_a_terminating_volume_is_never_bound() {
     let reserved = |uid: Value| {
@@ -306,13 +309,13 @@ fn v3_a_terminating_volume_is_never_bound() {
             assert_eq!(phase(&world.now(&claim)), "Pending");
             assert!(!crate::bind::is_bound(&world.now(&claim)));
             let settled = world.now(&volume);
-            assert_eq!(phase(&settled), "Available", "else its protection would hold it for ever");
+            assert_eq!(phase(&settled), "Available", "otherwise its protection finalizer would keep it for ever");
             assert_eq!(settled.text(&["spec", "claimRef", "uid"]), "");
         }
     }
 }
 
-// V3 under decision 21: the write that makes the pair was given up, and arrives when its volume is gone.
+// V3 under decision 21: the write that binds the pair timed out, and arrives after its volume was deleted.
 #[test]
 fn a_claim_is_not_bound_late_to_a_volume_that_was_withdrawn() {
     let mut world = World::default();
@@ -329,16 +332,16 @@ fn a_claim_is_not_bound_late_to_a_volume_that_was_withdrawn() {
     let settled = world.now(&claim);
     assert_eq!((phase(&settled), crate::bind::is_bound(&settled)), ("Pending", false));
     assert_eq!(settled["metadata"]["annotations"], json!({WITHDRAWN: uid(&volume)}));
-    // Nor by somebody who has not heard that the volume is on its way out.
+    // Nor by a writer that has not received the deletion of the volume.
     let mut reserved = (*volume).clone();
     reserved.put(&["spec", "claimRef"], json!({"namespace": "ns", "name": "c", "uid": uid(&claim)}));
     world.add(reserved);
     assert_eq!(world.plan_claim(&settled).actions, []);
 }
 
-// A claim that had its volume and is gone was not heard of since before it had it: how it ended decides, not how it was seen.
+// A claim that had its volume was deleted, and the cache has its state before binding: its last state decides.
 #[test]
-fn a_volume_that_its_claim_had_is_not_freed_by_what_was_seen_before() {
+fn a_used_volume_is_not_freed_by_an_outdated_claim() {
     let mut world = World::default();
     let volume = world.add(volume("x", "1Gi", json!({"metadata": {"finalizers": ["example.com/held"]}})));
     let claim = world.add(claim("c", "1Gi", none()));
@@ -355,9 +358,9 @@ fn a_volume_that_its_claim_had_is_not_freed_by_what_was_seen_before() {
     assert_eq!(world.now(&volume).text(&["spec", "claimRef", "uid"]), uid(&claim));
 }
 
-// E2 for static volumes, V2: a pair stays one while its volume is to go.
+// E2 for static volumes, V2: a pair stays bound while its volume is being deleted.
 #[test]
-fn a_pair_stays_bound_while_its_volume_is_told_to_go() {
+fn a_pair_stays_bound_while_its_volume_is_being_deleted() {
     let mut world = World::default();
     let volume = world.add(volume("x", "1Gi", none()));
     let claim = world.add(claim("c", "1Gi", none()));
@@ -365,7 +368,7 @@ fn a_pair_stays_bound_while_its_volume_is_told_to_go() {
     world.delete(&volume);
     world.settle();
     assert_eq!(world.bound(&claim), got("x"));
-    // Even when its reference is taken away: the claim's data are there.
+    // Even if its reference is cleared: it has the claim's data.
     world.edit(&volume, json!({"spec": {"claimRef": null}}));
     world.sync(&crate::bind::Target::of(&claim), usize::MAX);
     world.settle();
@@ -375,7 +378,7 @@ fn a_pair_stays_bound_while_its_volume_is_told_to_go() {
     assert!(world.volumes.is_empty() && world.claims.is_empty());
 }
 
-// B11, and 2.2 B: lost claims, and how they come back.
+// B11, and 2.2 B: lost claims, and how they recover.
 #[test]
 fn b11_a_claim_whose_volume_vanishes_is_lost_until_it_returns() {
     let mut world = World::default();
@@ -383,17 +386,17 @@ fn b11_a_claim_whose_volume_vanishes_is_lost_until_it_returns() {
     let claim = world.add(claim("c", "1Gi", none()));
     world.settle();
     let before = world.now(&volume_of);
-    world.told();
+    world.take_events();
     world.edit(&volume_of, json!({"metadata": {"finalizers": null}}));
     world.delete(&volume_of);
     world.settle();
     let lost = world.now(&claim);
     assert_eq!(lost["status"], json!({"phase": "Lost"}));
-    assert_eq!(world.events.len(), 1, "told once");
+    assert_eq!(world.events.len(), 1, "reported once");
     let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!".to_owned();
-    assert_eq!(world.told(), [("ClaimLost", message)].into());
+    assert_eq!(world.take_events(), [("ClaimLost", message)].into());
     world.settle();
-    assert_eq!(world.told(), [].into());
+    assert_eq!(world.take_events(), [].into());
     let mut again = volume("x", "1Gi", none());
     again.put(&["spec", "claimRef"], before["spec"]["claimRef"].clone());
     world.add(again);
@@ -408,7 +411,7 @@ fn b11_a_claim_whose_volume_vanishes_is_lost_until_it_returns() {
     );
 }
 
-// A claim is not called lost because what is seen is old.
+// A claim is not marked Lost because the cache is behind.
 #[test]
 fn a_claim_is_lost_only_when_the_server_confirms_it() {
     let mut world = World::default();
@@ -420,7 +423,7 @@ fn a_claim_is_lost_only_when_the_server_confirms_it() {
     let plan = blind.plan_claim(&world.now(&claim));
     assert_eq!(plan.actions[0], Action::ConfirmNoVolume { name: "x".to_owned() });
     assert_eq!(world.carry_out(plan, usize::MAX), Outcome::Stopped);
-    assert_eq!((world.bound(&claim), world.told().len()), (got("x"), 0));
+    assert_eq!((world.bound(&claim), world.take_events().len()), (got("x"), 0));
 }
 
 #[test]
@@ -431,16 +434,16 @@ fn b14_b15_a_volume_that_points_elsewhere_loses_its_claim() {
         let volume = world.add(volume("x", "1Gi", none()));
         let claim = world.add(claim("c", "1Gi", none()));
         world.settle();
-        world.told();
+        world.take_events();
         world.edit(&volume, json!({"spec": {"claimRef": {"uid": uid}}}));
         world.settle();
         assert_eq!(phase(&world.now(&claim)), "Lost");
         assert_eq!(phase(&world.now(&volume)), phase_of_volume);
-        assert_eq!(world.told(), [("ClaimMisbound", message.clone())].into());
+        assert_eq!(world.take_events(), [("ClaimMisbound", message.clone())].into());
     }
 }
 
-// 4-7, 4-8, 10-2: a volume whose claim took another.
+// 4-7, 4-8, 10-2: a volume whose claim took another volume.
 #[test]
 fn a_volume_whose_claim_took_another_is_freed() {
     for by_us in [true, false] {
@@ -457,7 +460,7 @@ fn a_volume_whose_claim_took_another_is_freed() {
         world.settle();
         let left = world.now(&left);
         assert_eq!(phase(&left), "Available");
-        assert_eq!(left.has(&["spec", "claimRef"]), !by_us, "what a user wrote is kept, but for the uid");
+        assert_eq!(left.has(&["spec", "claimRef"]), !by_us, "what a user wrote is kept, except for the uid");
         assert_eq!(left.text(&["spec", "claimRef", "uid"]), "");
         assert!(!left.has(&["metadata", "annotations", BOUND_BY_CONTROLLER]));
         assert_eq!(world.bound(&claim), got("taken"));
@@ -465,7 +468,7 @@ fn a_volume_whose_claim_took_another_is_freed() {
 }
 
 #[test]
-fn b18_of_two_volumes_that_were_made_for_a_claim_the_other_is_reclaimed() {
+fn b18_of_two_volumes_provisioned_for_a_claim_one_is_reclaimed() {
     let mut world = World::default();
     let claim = world.add(claim("c", "1Gi", none()));
     let made = |name: &str| {
@@ -484,10 +487,11 @@ fn b18_of_two_volumes_that_were_made_for_a_claim_the_other_is_reclaimed() {
     assert_eq!(world.directories, ["/tmp/a".to_owned()].into());
 }
 
-/// A provisioner made a volume for a claim because it did not know of the one that somebody had reserved, with data on it. That one is taken, also when it
-/// was begun to be bound already, and whatever their sizes; the other goes. (It was the other way round, and the data went.)
+/// A provisioner created a volume for a claim, because it did not know of a volume with data that a user had reserved
+/// for it. The reserved volume is bound, even if binding the other one had begun and whatever their sizes; the other
+/// one is deleted. (It was the reverse, and the data was lost.)
 #[test]
-fn what_somebody_reserved_is_taken_before_what_was_made_meanwhile() {
+fn a_reserved_volume_takes_precedence_over_a_provisioned_one() {
     for is_begun in [false, true] {
         for size in ["1Gi", "5Gi"] {
             let mut world = World::default();
@@ -522,10 +526,10 @@ fn what_somebody_reserved_is_taken_before_what_was_made_meanwhile() {
     }
 }
 
-/// A claim goes in the middle of being bound, after the volume's write and before its own: nobody ever had the volume, and it is free again, as
-/// far as that is known. One that was made for the claim is of no use to anybody else.
+/// A claim is deleted during binding, after the volume's write and before its own: no claim used the volume, and it is
+/// available again, as far as known. A volume provisioned for the claim is deleted, because no other claim needs it.
 #[test]
-fn what_a_claim_only_began_to_take_is_free_again() {
+fn a_volume_whose_binding_only_began_is_available_again() {
     for (is_known, is_made, is_free) in [(true, false, true), (false, false, false), (true, true, false)] {
         let mut world = World::default();
         let mut begun = volume(if is_made { "pvc-gone" } else { "free" }, "1Gi", json!({"status": {"phase": "Bound"}}));
@@ -543,7 +547,7 @@ fn what_a_claim_only_began_to_take_is_free_again() {
             world.went_without.insert("gone".to_owned());
         }
         world.settle();
-        assert_eq!(world.directories.contains(&directory), is_free, "known {is_known}, made for it {is_made}");
+        assert_eq!(world.directories.contains(&directory), is_free, "known {is_known}, provisioned for it {is_made}");
         if is_free {
             assert_eq!(phase(&world.now(&begun)), "Available");
             assert!(!world.now(&begun).has(&["spec", "claimRef"]));
@@ -551,9 +555,9 @@ fn what_a_claim_only_began_to_take_is_free_again() {
     }
 }
 
-/// One that was made for another claim, reserved for this one and not taken is left as it is.
+/// A volume that was provisioned for another claim, reserved for this one and not taken, is kept.
 #[test]
-fn what_somebody_reserved_in_vain_is_not_deleted() {
+fn a_reserved_volume_that_is_not_taken_is_kept() {
     let mut world = World::default();
     let mut claim = claim("c", "1Gi", none());
     claim.put(&["metadata", "creationTimestamp"], "2026-01-02T00:00:00Z");
@@ -574,7 +578,7 @@ fn what_somebody_reserved_in_vain_is_not_deleted() {
 }
 
 #[test]
-fn b19_a_pair_of_different_modes_is_told_on_both_sides() {
+fn b19_different_modes_are_reported_on_both_objects() {
     let mut world = World::default();
     let claim = world.add(claim("c", "1Gi", none()));
     let mut block = volume("x", "1Gi", json!({"spec": {"volumeMode": "Block"}}));
@@ -582,20 +586,20 @@ fn b19_a_pair_of_different_modes_is_told_on_both_sides() {
     let block = world.add(block);
     let plan = world.plan_volume(&block);
     assert!(plan.actions.is_empty() && plan.wake.is_none());
-    let told: Vec<(&str, &str)> =
+    let reported: Vec<(&str, &str)> =
         plan.events.iter().map(|event| (event.about.name.as_str(), event.message.as_str())).collect();
     let of_volume =
         "Cannot bind PersistentVolume to requested PersistentVolumeClaim \"c\" due to incompatible volumeMode.";
     let of_claim =
         "Cannot bind PersistentVolume \"x\" to requested PersistentVolumeClaim due to incompatible volumeMode.";
-    assert_eq!(told, [("x", of_volume), ("c", of_claim)]);
-    // Of one mode, the claim is told to do it.
+    assert_eq!(reported, [("x", of_volume), ("c", of_claim)]);
+    // With equal modes, the claim is requeued to bind.
     world.edit(&block, json!({"spec": {"volumeMode": "Filesystem"}}));
     assert_eq!(world.plan_volume(&world.now(&block)).wake.map(|claim| claim.name), Some("c".to_owned()));
 }
 
 #[test]
-fn b20_a_released_volume_is_free_again_when_its_reference_is_taken_away() {
+fn b20_a_released_volume_is_available_when_its_reference_is_cleared() {
     let mut world = World::default();
     let volume = world.add(volume("x", "1Gi", none()));
     let first = world.add(claim("first", "1Gi", none()));
@@ -611,8 +615,8 @@ fn b20_a_released_volume_is_free_again_when_its_reference_is_taken_away() {
 }
 
 #[test]
-fn a_claim_that_goes_in_the_middle_of_binding_leaves_the_volume_as_it_was() {
-    // How far binding got, and what the volume is then.
+fn a_claim_deleted_during_binding_leaves_the_volume_unchanged() {
+    // How far binding got, and the state of the volume afterwards.
     for (done, want) in [(0, "Available"), (1, "Available"), (2, "gone"), (3, "gone")] {
         let mut world = World::default();
         let policy = json!({"spec": {"persistentVolumeReclaimPolicy": "Delete"}});

@@ -1,11 +1,11 @@
-//! Claims that wait, and the volumes that call them.
+//! Waiting claims, and the volumes that are offered to them.
 
 use super::world::*;
 use crate::bind::{Waiting, Wanted};
 use object::json;
 
 #[test]
-fn a_free_volume_calls_the_largest_claim_that_it_suits_and_one_only() {
+fn an_available_volume_is_offered_to_the_largest_fitting_claim_only() {
     let mut waiting = Waiting::default();
     let enter = |waiting: &mut Waiting<&'static str>, name, size, more| {
         waiting.enter(name, Wanted::of(&claim(name, size, more)));
@@ -20,12 +20,12 @@ fn a_free_volume_calls_the_largest_claim_that_it_suits_and_one_only() {
     assert_eq!(waiting.call(&"v", &volume), Some("middle"));
     assert_eq!(waiting.call(&"w", &volume), Some("small"));
     assert_eq!(waiting.call(&"x", &volume), None);
-    // Whoever called a claim that took another volume is told, and calls on.
+    // A volume offered to a claim that took another one is returned, to be offered again.
     assert_eq!(waiting.looked(&"middle"), ["v"]);
     assert_eq!(waiting.looked(&"middle"), [""; 0]);
     assert_eq!(waiting.len(), 4);
     enter(&mut waiting, "small", "6Gi", json!({}));
-    assert_eq!(waiting.call(&"x", &volume), None, "it asks for more now");
+    assert_eq!(waiting.call(&"x", &volume), None, "the claim now requests more");
     for name in ["small", "huge", "gold", "picky", "many"] {
         waiting.leave(&name);
     }

@@ -1,4 +1,4 @@
-//! A world of objects in which plans are carried out, one action at a time.
+//! Objects and an executor for tests: executes plans, one action at a time.
 
 use crate::bind::{self, Action, Event, Place, Plan, Seen, Target};
 use crate::reclaim::{self, Plugins};
@@ -16,9 +16,9 @@ pub struct World {
     pub classes: BTreeMap<String, Arc<Value>>,
     /// Namespace, claim, pod.
     pub pods: Vec<(String, String, String)>,
-    /// The directories that are there.
+    /// The existing directories.
     pub directories: BTreeSet<String>,
-    /// The directories that were removed, each while its volume's policy was to delete it.
+    /// The directories that were removed, each while its volume's policy was Delete.
     pub destroyed: BTreeSet<String>,
     /// The directories that cannot be removed or emptied.
     pub broken: BTreeSet<String>,
@@ -26,9 +26,9 @@ pub struct World {
     pub leaked: Vec<String>,
     pub events: Vec<Event>,
     pub plugins: Plugins,
-    /// The uids of claims that went and never had a volume.
+    /// The uids of deleted claims that never had a volume.
     pub went_without: BTreeSet<String>,
-    /// The names of volumes that were retained when they went.
+    /// The names of volumes that had the policy Retain when they were deleted.
     pub retained: BTreeSet<String>,
     version: u64,
 }
@@ -66,11 +66,11 @@ impl Seen for World {
     }
 }
 
-/// How far a plan got.
+/// The progress of a plan.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// It met another world, or was told to stop.
+    /// An action found changed objects, or the limit of actions was reached.
     Stopped,
 }
 
@@ -106,7 +106,7 @@ impl World {
         self.write(&before, patch::merge(&before, &change));
     }
 
-    /// Deletes an object as a user does: its finalizers may hold it.
+    /// Deletes an object as a user does: finalizers may keep it.
     pub fn delete(&mut self, object: &Value) {
         if let Some(before) = self.find(&Target::of(object)).filter(|before| !terminating(before)) {
             let mut after = (*before).clone();
@@ -134,9 +134,9 @@ impl World {
         }
     }
 
-    /// A volume that was a claim's leaves its directory behind only when its policy says so.
+    /// A used volume leaves its directory behind only if its policy says so.
     fn note_leak(&mut self, volume: &Value) {
-        // Whoever takes away the reference says that it is nobody's.
+        // A user who clears the reference takes over the responsibility for the directory.
         let was_bound = matches!(phase(volume), "Bound" | "Released" | "Failed")
             && !volume.text(&["spec", "claimRef", "uid"]).is_empty();
         let is_deleted = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";
@@ -154,7 +154,7 @@ impl World {
         bind::volume(volume, self, &self.plugins)
     }
 
-    /// Plans and does what is to be done about an object as it is now; at most so many actions.
+    /// Plans an object's current state and executes at most this many actions.
     pub fn sync(&mut self, of: &Target, most: usize) -> Outcome {
         let Some(object) = self.find(of) else { return Outcome::Done };
         let plan = if of.is_volume() { self.plan_volume(&object) } else { self.plan_claim(&object) };
@@ -165,9 +165,10 @@ impl World {
         self.carry_out_but(plan, most).0
     }
 
-    /// Does at most so many actions, and gives what is left: the next one may have been sent all the same, and arrive at any time.
+    /// Executes at most this many actions; returns the rest. The next action may have been sent anyway, and may arrive
+    /// at any time.
     pub fn carry_out_but(&mut self, plan: Plan, most: usize) -> (Outcome, Option<Action>) {
-        // What our own actions made of the versions that were seen.
+        // The versions that our own actions wrote.
         let mut versions: BTreeMap<String, String> = BTreeMap::new();
         for (at, mut action) in plan.actions.into_iter().enumerate() {
             if at == most {
@@ -191,7 +192,7 @@ impl World {
         self.act(write, &mut BTreeMap::new());
     }
 
-    /// False when the action met another world.
+    /// False if the action found changed objects.
     fn act(&mut self, action: Action, versions: &mut BTreeMap<String, String>) -> bool {
         match action {
             Action::Patch { of, status, patch } => return self.patch(&of, status, patch, versions),
@@ -266,20 +267,20 @@ impl World {
             return false;
         }
         let is_of_status = wanted.has(&["status"]);
-        assert_eq!(is_of_status, status, "the status has a place of its own: {wanted}");
+        assert_eq!(is_of_status, status, "status and spec are written separately: {wanted}");
         let added = wanted
             .items(&["metadata", "finalizers"])
             .iter()
             .any(|finalizer| !before.items(&["metadata", "finalizers"]).contains(finalizer));
-        assert!(!(added && terminating(&before)), "no finalizer is added to what is on its way out");
+        assert!(!(added && terminating(&before)), "no finalizer is added to an object that is being deleted");
         let after = patch::merge(&before, &wanted);
-        assert_ne!(after, *before, "nothing is written that changes nothing: {wanted}");
+        assert_ne!(after, *before, "every write changes something: {wanted}");
         self.write(&before, after);
         versions.insert(of.uid.clone(), self.version.to_string());
         true
     }
 
-    /// Lets the protection controllers do their part.
+    /// Runs the protection controllers.
     pub fn protect(&mut self) {
         for volume in self.volumes.values().cloned().collect::<Vec<_>>() {
             if let Some(patch) = protect::volume(&volume) {
@@ -300,7 +301,7 @@ impl World {
         self.volumes.values().chain(self.claims.values()).map(|object| Target::of(object)).collect()
     }
 
-    /// Goes on until nothing happens any more.
+    /// Continues until no plan has actions.
     pub fn settle(&mut self) {
         for _ in 0..100 {
             let before = self.version;
@@ -315,12 +316,12 @@ impl World {
         panic!("it never settles: {:#?}\n{:#?}", self.volumes, self.claims);
     }
 
-    /// What was told since the last time: reason and message.
-    pub fn told(&mut self) -> BTreeSet<(&'static str, String)> {
+    /// The events since the last call: reason and message.
+    pub fn take_events(&mut self) -> BTreeSet<(&'static str, String)> {
         std::mem::take(&mut self.events).into_iter().map(|event| (event.reason, event.message)).collect()
     }
 
-    /// The volume that a claim is bound to, when both sides agree.
+    /// The volume that a claim is bound to, if both reference each other.
     pub fn bound(&self, claim: &Value) -> Option<String> {
         let claim = self.find(&Target::of(claim))?;
         let volume = self.volume(claim.text(&["spec", "volumeName"]))?;

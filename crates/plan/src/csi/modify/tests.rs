@@ -36,7 +36,7 @@ fn now() -> Timestamp {
     "2024-01-01T00:00:00Z".parse().unwrap()
 }
 
-/// With all classes there are.
+/// With all existing classes.
 fn planned(claim: &Value, memory: &Memory) -> Step {
     let class = class(next_class(claim, memory));
     plan(claim, &volume(), Some(&class), &driver(), memory, now())
@@ -63,14 +63,14 @@ fn marked(claim: &Value, memory: &Memory) -> Value {
 
 /// Digest 6.7
 #[test]
-fn which_class_is_asked_for() {
+fn which_class_is_requested() {
     let (fresh, ended) = (Memory::default(), Memory { ended: true, slow: None });
     let cases = [
         (claim("gold", "", "", ""), &fresh, Some("gold")),
         (claim("gold", "gold", "", ""), &fresh, None),
         (claim("", "", "", ""), &fresh, None),
         (claim("silver", "gold", "", ""), &fresh, Some("silver")),
-        // J5, J6: a call that is under way is finished first, also after a restart.
+        // J5, J6: a call in progress is finished first, also after a restart.
         (claim("silver", "", "gold", "InProgress"), &fresh, Some("gold")),
         (claim("silver", "", "gold", "InProgress"), &ended, Some("silver")),
         (claim("", "", "gold", "InProgress"), &ended, Some("gold")),
@@ -94,7 +94,7 @@ fn the_volume_is_written_before_the_claim() {
     );
     assert!(condition::is_true(&claim, "ModifyingVolume"));
     let finish = finish(&claim, &volume(), "gold", Ok(()), &mut Memory::default(), now());
-    // Of the version that was seen: a patch that arrives late must not take a newer class back.
+    // With the seen version: a late patch must not undo a newer class.
     let of_version = json!({"uid": "vu", "resourceVersion": "9"});
     assert_eq!(finish.volume.unwrap(), json!({"metadata": of_version, "spec": {"volumeAttributesClassName": "gold"}}));
     let status = &finish.claim.unwrap()["status"];
@@ -129,16 +129,16 @@ fn failures_by_class() {
             assert!(matches!(planned(&claim, &memory), Step::Rest(_)));
             let before = now() - jiff::SignedDuration::from_hours(1);
             let jumped_back = plan(&claim, &self::volume(), Some(&class("gold")), &driver(), &memory, before);
-            assert!(!matches!(jumped_back, Step::Rest(_)), "no rest lasts longer than it was given");
+            assert!(!matches!(jumped_back, Step::Rest(_)), "no delay is longer than the given one");
             claim.put(&["spec", "volumeAttributesClassName"], "silver");
-            assert_eq!(asked(&claim, &memory).as_deref(), Some("silver"), "another class does not rest");
+            assert_eq!(asked(&claim, &memory).as_deref(), Some("silver"), "another class is not delayed");
         }
     }
 }
 
 /// J4
 #[test]
-fn a_wish_taken_back_is_canceled_once() {
+fn a_reverted_change_is_canceled_once() {
     let mut claim = claim("", "", "gold", "Infeasible");
     claim.put(&["status", "conditions"], json!([{"type": "ModifyingVolume"}, {"type": "ModifyVolumeError"}]));
     let Step::Note { claim: Some(patch), event: Some(event) } = planned(&claim, &Memory::default()) else { panic!() };
@@ -150,7 +150,7 @@ fn a_wish_taken_back_is_canceled_once() {
 
 /// J7
 #[test]
-fn a_class_that_is_missing_or_anothers_is_waited_for() {
+fn a_missing_class_or_one_of_another_driver_is_waited_for() {
     let claim = claim("gold", "", "", "");
     let step = plan(&claim, &volume(), None, &driver(), &Memory::default(), now());
     let Step::Note { claim: Some(patch), event: Some(event) } = step else { panic!() };

@@ -55,7 +55,7 @@ fn intent(claim: Value, class: Value) -> Intent {
 
 /// D1
 #[test]
-fn the_request_and_the_volume_to_be() {
+fn the_request_and_the_planned_volume() {
     let made = intent(claim(json!({})), class(json!({"parameters": {"speed": "high"}})));
     let request = &made.request;
     assert_eq!((request.name.as_str(), request.required_bytes), ("pvc-u", 1 << 30));
@@ -86,7 +86,7 @@ fn the_request_and_the_volume_to_be() {
     );
 }
 
-/// D2: the finalizer is for what is to be deleted.
+/// D2: volumes to be deleted have a finalizer.
 #[test]
 fn a_retained_volume_has_no_finalizer() {
     let made = |policy: &str| intent(claim(json!({})), class(json!({"reclaimPolicy": policy})));
@@ -95,7 +95,7 @@ fn a_retained_volume_has_no_finalizer() {
 }
 
 #[test]
-fn only_claims_that_are_ours_and_wait_are_served() {
+fn only_waiting_claims_of_our_driver_are_provisioned() {
     let waiting = || class(json!({"volumeBindingMode": "WaitForFirstConsumer"}));
     let selected = json!({"metadata": {"annotations": {SELECTED_NODE: "node-1"}}});
     let leaving = json!({"metadata": {"deletionTimestamp": "x"}});
@@ -120,7 +120,7 @@ fn only_claims_that_are_ours_and_wait_are_served() {
 
 /// D13, D14, D17, D23
 #[test]
-fn what_cannot_be_asked_for_says_why() {
+fn invalid_requests_are_refused_with_a_reason() {
     let fails = |claim: Value, class: Option<Value>, want: &str| {
         let step = planned(&claim, class.as_ref(), &driver());
         assert!(matches!(&step, Step::Failed(why) if why.contains(want)), "{step:?}: not {want}");
@@ -185,7 +185,7 @@ fn each_access_mode_is_a_capability() {
 
 /// D18
 #[test]
-fn secrets_go_where_they_are_needed() {
+fn secrets_are_passed_to_the_calls_that_need_them() {
     let parameters = json!({
         "csi.storage.k8s.io/secret-name": "${pvc.name}", "csi.storage.k8s.io/secret-namespace": "vault",
         "csi.storage.k8s.io/controller-modify-secret-name": "m", "csi.storage.k8s.io/controller-modify-secret-namespace": "vault",
@@ -206,7 +206,7 @@ fn secrets_go_where_they_are_needed() {
 
 /// D23
 #[test]
-fn attribute_classes_go_along_if_they_are_the_drivers() {
+fn attribute_classes_of_the_driver_are_passed() {
     let gold = |driver: &str| json!({"metadata": {"name": "gold"}, "driverName": driver, "parameters": {"iops": "9"}});
     let claim = claim(json!({"spec": {"volumeAttributesClassName": "gold"}}));
     let class = class(json!({}));
@@ -227,9 +227,9 @@ fn attribute_classes_go_along_if_they_are_the_drivers() {
     assert!(matches!(step(&gold("other")), Step::Failed(why) if why.contains("does not match driver name")));
 }
 
-/// D24: the source is held before the driver is asked.
+/// D24: the source gets its finalizer before the driver is called.
 #[test]
-fn the_source_of_a_copy_is_held_first() {
+fn the_source_of_a_copy_is_protected_first() {
     let copy = claim(json!({"spec": {"dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "source"}}}));
     let mut source = json!({
         "metadata": {"namespace": "n", "name": "source", "uid": "su", "resourceVersion": "3"},
@@ -264,7 +264,7 @@ fn the_source_of_a_copy_is_held_first() {
 }
 
 #[test]
-fn names_are_told_when_asked_for() {
+fn names_are_passed_if_enabled() {
     let mut telling = driver();
     telling.options.extra_create_metadata = true;
     let Step::Create(made) = planned(&claim(json!({})), Some(&class(json!({}))), &telling) else { panic!() };
@@ -274,7 +274,7 @@ fn names_are_told_when_asked_for() {
 }
 
 #[test]
-fn what_is_written_down_reads_back() {
+fn journal_entries_can_be_read_back() {
     use crate::csi::journal::Entry;
     let mut made = intent(claim(json!({})), class(json!({"parameters": {"a": "b"}, "mountOptions": ["x"]})));
     let place = Segment::from([("zone".to_owned(), "a".to_owned())]);

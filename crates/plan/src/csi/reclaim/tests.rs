@@ -3,8 +3,9 @@ use super::*;
 const RETAIN: &str = "Retain";
 const DELETE: &str = "Delete";
 
-/// A volume of driver `d`; `marks` are: `held`, `leaving`, `recorded`, `protected` (recorded with the finalizer), `restored` (recorded
-/// under another uid), `confirmed`, `freed` (of its claim).
+/// A volume of driver `d`; `marks` are: `held` (has the finalizer), `leaving` (being deleted), `recorded` (has the
+/// annotation), `protected` (annotation with the finalizer), `restored` (annotation with another uid), `confirmed`,
+/// `freed` (without claim).
 fn volume(phase: &str, policy: &str, marks: &str) -> Value {
     let has = |mark: &str| marks.split(' ').any(|word| word == mark);
     let mut volume = json!({
@@ -42,11 +43,11 @@ fn volume(phase: &str, policy: &str, marks: &str) -> Value {
     volume
 }
 
-fn planned(volume: &Value, doomed: bool, honor: bool) -> Plan {
-    plan(&Seen { volume, class: None, served: false, doomed, written: false }, "d", honor)
+fn planned(volume: &Value, deletion: bool, honor: bool) -> Plan {
+    plan(&Seen { volume, class: None, served: false, deletion, written: false }, "d", honor)
 }
 
-/// `+` the finalizer is added, `-` taken off, `r` the record is written.
+/// `+` adds the finalizer, `-` removes it, `r` writes the annotation.
 fn patched(plan: &Plan) -> String {
     let Some(patch) = &plan.patch else { return String::new() };
     assert_eq!(patch["metadata"]["uid"], "vu", "only this volume");
@@ -70,8 +71,8 @@ fn patched(plan: &Plan) -> String {
 fn word(step: &Step) -> &'static str {
     match step {
         Step::Nothing => "",
-        Step::Doom(_) => "doom",
-        Step::Spare => "spare",
+        Step::JournalDeletion(_) => "journal deletion",
+        Step::CancelDeletion => "spare",
         Step::Delete(_) => "delete",
         Step::Keep(_) => "keep",
         Step::Stripped => "stripped",
@@ -83,9 +84,9 @@ fn word(step: &Step) -> &'static str {
 /// H1, H2, H5, H6; the digest's 4.3 and 4.4, G2, G4 and the settled disagreements.
 #[test]
 fn the_table_of_states() {
-    // phase, policy, marks, doomed -> patch, step
+    // phase, policy, marks, deletion -> patch, step
     let cases = [
-        // Bound: finalizer and record follow the policy.
+        // Bound: finalizer and annotation follow the policy.
         ("Bound", DELETE, "", false, "+r", ""),
         ("Bound", DELETE, "held", false, "r", ""),
         ("Bound", DELETE, "held protected", false, "", ""),
@@ -93,27 +94,27 @@ fn the_table_of_states() {
         ("Bound", RETAIN, "recorded", false, "", ""),
         ("Bound", RETAIN, "held protected", false, "-r", ""),
         ("Bound", DELETE, "recorded", false, "+r", ""),
-        // Somebody took the finalizer off: it comes back while it can.
+        // A user removed the finalizer: it is added again while that is possible.
         ("Bound", DELETE, "protected", false, "+", ""),
-        // Deleted first: it is held, and goes after the claim.
+        // The volume is deleted first: the finalizer keeps it until the claim is deleted.
         ("Bound", DELETE, "held protected leaving", false, "", ""),
         ("Released", DELETE, "held protected leaving", false, "", "delete"),
         ("Bound", RETAIN, "recorded leaving", false, "", ""),
         ("Released", RETAIN, "recorded leaving", false, "", ""),
-        // Delete, then Retain, on its way out.
+        // Delete, then Retain, while being deleted.
         ("Bound", RETAIN, "held protected leaving", false, "-r", ""),
-        // Retain, then Delete, on its way out: it cannot be held any more.
-        ("Bound", DELETE, "recorded leaving", false, "", "doom"),
+        // Retain, then Delete, while being deleted: no finalizer can be added any more.
+        ("Bound", DELETE, "recorded leaving", false, "", "journal deletion"),
         ("Bound", DELETE, "recorded leaving", true, "", ""),
         ("Released", DELETE, "recorded leaving", true, "", "delete"),
-        ("Released", DELETE, "recorded leaving", false, "", "doom"),
+        ("Released", DELETE, "recorded leaving", false, "", "journal deletion"),
         ("Bound", RETAIN, "recorded leaving", true, "", "spare"),
-        // Bound and deleted before anybody could put the finalizer on.
-        ("Bound", DELETE, "leaving", false, "r", "doom"),
-        // The finalizer was taken off by hand on its way out.
+        // Bound and deleted before the finalizer could be added.
+        ("Bound", DELETE, "leaving", false, "r", "journal deletion"),
+        // A user removed the finalizer while the volume was being deleted.
         ("Bound", DELETE, "protected leaving", false, "", "stripped"),
         ("Released", DELETE, "protected leaving", false, "", "stripped"),
-        // Claim first.
+        // The claim is deleted first.
         ("Released", DELETE, "held protected", false, "", "delete"),
         ("Released", RETAIN, "recorded", false, "", ""),
         ("Released", DELETE, "recorded", false, "", "delete"),
@@ -124,32 +125,32 @@ fn the_table_of_states() {
         ("Released", DELETE, "held restored leaving", false, "", "keep"),
         ("Released", DELETE, "restored leaving", false, "", ""),
         ("Released", RETAIN, "held restored", false, "-", ""),
-        // It comes into use again.
+        // It is used again.
         ("Bound", DELETE, "held restored", false, "r", ""),
-        // Freed of its claim: nobody would release it, so what holds it comes off when it is told to go.
+        // Without claim the volume is never released, so its finalizer is removed when it is deleted.
         ("Available", DELETE, "held protected freed", false, "", ""),
         ("Available", DELETE, "held protected freed leaving", false, "-", "left"),
         ("Bound", DELETE, "held protected freed leaving", false, "", ""),
         ("Available", DELETE, "held protected leaving", false, "", ""),
-        // Other phases say nothing.
+        // Other phases decide nothing.
         ("Available", DELETE, "", false, "", ""),
         ("Available", DELETE, "leaving", false, "", ""),
         ("Pending", DELETE, "held", false, "", ""),
         ("Failed", DELETE, "held protected", false, "", ""),
     ];
-    for (phase, policy, marks, doomed, patch, step) in cases {
-        let plan = planned(&volume(phase, policy, marks), doomed, true);
+    for (phase, policy, marks, deletion, patch, step) in cases {
+        let plan = planned(&volume(phase, policy, marks), deletion, true);
         assert_eq!(
             (patched(&plan).as_str(), word(&plan.step)),
             (patch, step),
-            "{phase} {policy} [{marks}] doomed: {doomed}"
+            "{phase} {policy} [{marks}] deletion: {deletion}"
         );
     }
 }
 
-/// H8: as it was before KEP-2644; finalizers of a time with the gate on are taken off.
+/// H8: as before KEP-2644; finalizers from a time with the gate on are removed.
 #[test]
-fn with_the_gate_off_volumes_on_their_way_out_are_not_looked_at() {
+fn with_the_gate_off_volumes_being_deleted_are_ignored() {
     let cases = [
         ("Bound", DELETE, "", "r", ""),
         ("Bound", DELETE, "held protected", "-r", ""),
@@ -164,13 +165,13 @@ fn with_the_gate_off_volumes_on_their_way_out_are_not_looked_at() {
     }
     let gone = volume("Released", DELETE, "recorded leaving");
     assert_eq!(
-        vanished(&Seen { volume: &gone, class: None, served: false, doomed: false, written: false }, "d", false),
+        vanished(&Seen { volume: &gone, class: None, served: false, deletion: false, written: false }, "d", false),
         None
     );
 }
 
 #[test]
-fn what_vanished_unheld_is_deleted_and_what_was_freed_by_hand_is_not() {
+fn volumes_without_our_finalizer_are_deleted_and_those_freed_by_hand_are_not() {
     let cases = [
         (DELETE, "recorded leaving", true),
         (DELETE, "recorded", true),
@@ -183,18 +184,18 @@ fn what_vanished_unheld_is_deleted_and_what_was_freed_by_hand_is_not() {
     for (policy, marks, want) in cases {
         let gone = volume("Released", policy, marks);
         let found =
-            vanished(&Seen { volume: &gone, class: None, served: false, doomed: false, written: false }, "d", true);
+            vanished(&Seen { volume: &gone, class: None, served: false, deletion: false, written: false }, "d", true);
         assert_eq!(found.is_some(), want, "{policy} [{marks}]");
     }
     let seen = volume("Released", DELETE, "");
     assert!(
-        vanished(&Seen { volume: &seen, class: None, served: true, doomed: false, written: false }, "d", true)
+        vanished(&Seen { volume: &seen, class: None, served: true, deletion: false, written: false }, "d", true)
             .is_some()
     );
 }
 
 #[test]
-fn a_kept_volume_says_why_and_how_to_go_on_once() {
+fn a_kept_volume_reports_once_why_and_what_to_do() {
     let mut kept = volume("Released", DELETE, "held restored");
     let plan = planned(&kept, false, true);
     let status = plan.status.unwrap();
@@ -211,7 +212,7 @@ fn a_kept_volume_says_why_and_how_to_go_on_once() {
     assert_eq!(word(&planned(&wrong, false, true).step), "keep");
 }
 
-/// H4, and the digest's 4.3: whose volume it is.
+/// H4, and the digest's 4.3: which driver a volume belongs to.
 #[test]
 fn responsibility_follows_the_provisioner_and_the_migration() {
     let of = |annotations: Value, source: &str| json!({"metadata": {"annotations": annotations}, "spec": {"csi": {"driver": source, "volumeHandle": "h"}}});
@@ -229,7 +230,7 @@ fn responsibility_follows_the_provisioner_and_the_migration() {
     }
 }
 
-/// G11: the phase may be forged, the claim decides.
+/// G11: the phase may be forged; the claim decides.
 #[test]
 fn a_claim_uses_the_volume_unless_it_is_bound_elsewhere() {
     let claim = |uid: &str, volume: &str| json!({"metadata": {"uid": uid}, "spec": {"volumeName": volume}});

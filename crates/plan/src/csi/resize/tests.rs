@@ -43,7 +43,7 @@ fn planned(claim: &Value, volume: &Value, driver: &Driver, memory: &Memory) -> S
     plan(claim, volume, driver, memory, || true, now())
 }
 
-/// What applying a merge patch of the status makes of a claim.
+/// The claim after a merge patch of its status.
 fn patched(claim: &Value, patch: Option<&Value>) -> Value {
     let mut claim = claim.clone();
     if let Some(patch) = patch {
@@ -123,7 +123,7 @@ fn only_bound_claims_of_the_driver_that_want_more() {
 
 /// I1
 #[test]
-fn a_driver_that_does_it_all() {
+fn a_driver_without_node_expansion() {
     let (driver, volume) = (driver(true, false), volume(1));
     let mut claim = claim(2, 1, 0, "");
     claim.put(&["metadata", "annotations", NO_NODE_PART], "true");
@@ -138,13 +138,13 @@ fn a_driver_that_does_it_all() {
     assert_eq!((call.handle.as_str(), call.bytes), ("h", 2 * GI));
     assert_eq!(call.secret, Some(SecretRef { namespace: "m".to_owned(), name: "s".to_owned() }));
 
-    // The same attempt again has nothing to mark.
+    // A repeated attempt has nothing to mark.
     let Step::Expand(again) = planned(&marked, &volume, &driver, &Memory::default()) else { panic!() };
     assert_eq!(again.mark, None);
 
     let answer = Ok(Expanded { bytes: 2 * GI, node_part: false });
     let finish = finish(&marked, &volume, &driver, 2 * GI, answer, &mut Memory::default(), now());
-    // Of this very version: a patch that arrives late must not make a volume smaller that has grown since.
+    // With the seen version: a late patch must not shrink a volume that has grown since.
     let of_version = json!({"uid": "vu", "resourceVersion": "9"});
     assert_eq!(finish.volume.unwrap(), json!({"metadata": of_version, "spec": {"capacity": {"storage": "2Gi"}}}));
     let done = patched(&marked, finish.claim.as_ref());
@@ -157,9 +157,9 @@ fn a_driver_that_does_it_all() {
     assert!(!finish.again);
 }
 
-/// I2, and drivers that leave all to the nodes.
+/// I2, and drivers that expand on nodes only.
 #[test]
-fn nodes_finish_what_is_theirs() {
+fn nodes_finish_the_expansion() {
     for driver in [driver(true, true), driver(false, true)] {
         let (claim, mut volume) = (claim(2, 1, 0, ""), volume(1));
         let Step::Expand(expansion) = planned(&claim, &volume, &driver, &Memory::default()) else { panic!() };
@@ -177,7 +177,7 @@ fn nodes_finish_what_is_theirs() {
         assert_eq!(finish.event.unwrap().reason, "FileSystemResizeRequired");
         assert_eq!(planned(&waiting, &volume, &driver, &Memory::default()), Step::Nothing);
 
-        // A node is done: the mark goes.
+        // The node has finished: the annotation is removed.
         waiting.put(&["status", "capacity", "storage"], "2Gi");
         let Step::Unmark(patch) = planned(&waiting, &volume, &driver, &Memory::default()) else { panic!() };
         assert_eq!(patch["metadata"]["annotations"], json!({SIZE_BEFORE: null}));
@@ -218,9 +218,9 @@ fn failures_by_class() {
     }
 }
 
-/// The way back: a smaller request after a final failure is asked for at once, after an open one only when that has ended.
+/// Recovery: after a final failure a smaller request is sent at once, after an unknown outcome only when that is known.
 #[test]
-fn a_request_can_be_lowered_when_the_larger_one_has_failed_for_good() {
+fn a_request_can_be_lowered_after_a_final_failure() {
     let (driver, volume) = (driver(true, false), volume(1));
     for (code, want) in [(Code::OutOfRange, 2), (Code::Internal, 2), (Code::DeadlineExceeded, 11)] {
         let claim = claim(11, 1, 0, "");
@@ -241,7 +241,7 @@ fn a_request_can_be_lowered_when_the_larger_one_has_failed_for_good() {
 }
 
 #[test]
-fn wrong_answers_do_not_shrink_anything() {
+fn wrong_responses_do_not_shrink_a_volume() {
     let (driver, volume) = (driver(true, false), volume(1));
     let claim = patched(&claim(2, 1, 0, ""), None);
     let mut memory = Memory::default();

@@ -1,4 +1,4 @@
-//! Making volumes: written down first, then asked for, then saved.
+//! Creating volumes: the intent is journaled first, then the driver is called, then the PV is saved.
 
 use super::Control;
 use crate::api::ApiError;
@@ -19,14 +19,14 @@ use plan::csi::{Code, Event, Failure, SELECTED_NODE};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often it is tried to delete what is not what was asked for, before it is asked for again.
+/// Attempts to delete a volume that does not match its request, before CreateVolume is called again.
 const DISCARD_ATTEMPTS: usize = 5;
-/// What an attempt depends on when it repeats what is written down: nothing that could change.
+/// The basis of an attempt that repeats a journaled request. The request never changes, so neither does the basis.
 const WRITTEN_DOWN: &str = "written down";
 
 type Again = Result<Option<Duration>, ApiError>;
 
-/// Whether a volume object is what came of an intent.
+/// Whether a PV is the result of an intent.
 pub fn is_of(volume: &Value, intent: &Intent) -> bool {
     let source = plan::csi::csi_source(volume);
     source.is_some_and(|(driver, _)| driver == intent.driver)
@@ -34,26 +34,26 @@ pub fn is_of(volume: &Value, intent: &Intent) -> bool {
 }
 
 impl Control {
-    /// Looks at a claim that has no volume, and asks for one if it is our turn.
+    /// Reconciles a claim that has no volume, and begins to create one if one of our drivers is to do so.
     pub(super) async fn provision(&self, volume: &str) -> Again {
-        let Some(claim) = self.sight.claim_of(volume) else {
+        let Some(claim) = self.informers.claim_of(volume) else {
             self.attempts.forget(&volume.to_owned());
-            self.notes.end(volume);
+            self.volume_state.end(volume);
             return Ok(None);
         };
         let Some(known) = provision::wanted_driver(&claim).and_then(|driver| self.driver(driver)) else {
             return Ok(None);
         };
         if !self.journal.is_current() {
-            // It was met a moment ago.
+            // The driver responded for the first time just now; the journal is read again before it is used.
             return Ok(Some(Duration::ZERO));
         }
-        let mut class = self.sight.class(class_of(&claim).unwrap_or(""));
+        let mut class = self.informers.class(class_of(&claim).unwrap_or(""));
         if let Some(wait) = self.attempts.wait(&volume.to_owned(), &basis(&claim, class.as_deref())) {
             return Ok(Some(wait));
         }
         if class.is_none() {
-            // Whoever sent the claim here has seen its class: we may be a moment behind.
+            // The claim named its class when it was queued, so our cache of classes may be behind: ask the server.
             class = self.find_class(&claim).await?;
         }
         let basis = basis(&claim, class.as_deref());
@@ -67,7 +67,7 @@ impl Control {
         match step {
             Step::Nothing => Ok(None),
             Step::Leave(event) => {
-                self.tell_claim(&claim_reference(&claim), &event);
+                self.record_claim_event(&claim_reference(&claim), &event);
                 Ok(None)
             }
             Step::Failed(why) => {
@@ -77,7 +77,7 @@ impl Control {
             Step::HoldSource(patch) => {
                 let Start::Claim(source) = cloning::start(&claim) else { return Ok(None) };
                 let answer = self.api.merge(&self.claims.object(namespace(&claim), source), &patch).await?;
-                self.sight.claims.wrote(answer);
+                self.informers.claims.wrote(answer);
                 Ok(Some(Duration::ZERO))
             }
             Step::Create(intent) => self.begin(*intent, &basis, &known).await,
@@ -99,12 +99,13 @@ impl Control {
             self.api.find_if_served(&crate::csi::attributes_classes().object("", wanted)).await?
         };
         let source = match cloning::start(claim) {
-            Start::Claim(source) => self.sight.claims.get(&(namespace(claim).into(), source.into())),
+            Start::Claim(source) => self.informers.claims.get(&(namespace(claim).into(), source.into())),
             _ => None,
         };
-        let source_volume = source.as_ref().and_then(|source| self.sight.volume(source.text(&["spec", "volumeName"])));
+        let source_volume =
+            source.as_ref().and_then(|source| self.informers.volume(source.text(&["spec", "volumeName"])));
         let (nodes, csi_nodes) = if driver.can.topology {
-            (self.sight.nodes.all(), self.sight.csi_nodes.all())
+            (self.informers.nodes.all(), self.informers.csi_nodes.all())
         } else {
             (Vec::new(), Vec::new())
         };
@@ -121,7 +122,7 @@ impl Control {
         Ok(provision::plan(&seen, driver))
     }
 
-    /// Writes an intent down and asks the driver for the first time.
+    /// Journals an intent and calls the driver for the first time.
     async fn begin(&self, intent: Intent, basis: &str, known: &Known) -> Again {
         let volume = intent.request.name.clone();
         let fail = |why: Why| self.fail(intent.claim(), &volume, basis, known, &why, intent.request.source.is_some());
@@ -129,53 +130,54 @@ impl Control {
             let missing = intent.request.secret.as_ref().map(secrets::missing).unwrap_or_default();
             return Ok(Some(fail(Why::of(missing))));
         };
-        // A driver that is not there was not asked: nothing needs to be written down for it.
+        // A driver that does not respond has not been called, so nothing needs to be journaled for it.
         if let Err(failure) = known.remote.check().await {
             return Ok(Some(fail(failure.into())));
         }
         if !self.is_still_wanted(&intent).await? {
             return Ok(None);
         }
-        // It may be the same backend.
-        if self.journal.set_aside(&volume).iter().any(|(_, doomed)| doomed.driver == intent.driver) {
+        // The driver may give the new volume the same handle.
+        if self.journal.set_aside(&volume).iter().any(|(_, deletion)| deletion.driver == intent.driver) {
             return Ok(Some(fail(Why::of(format!("an earlier volume {volume} is still being deleted")))));
         }
-        self.notes.begin(&volume);
+        self.volume_state.begin(&volume);
         if let Err(error) = self.journal.record(&volume, Entry::Create(Box::new(intent.clone()))).await {
-            return Ok(Some(fail(Why::of(format!("it cannot be written down that the volume is wanted: {error}")))));
+            return Ok(Some(fail(Why::of(format!("cannot write the CSI journal: {error}")))));
         }
         self.ask(&intent, secrets, basis, known).await
     }
 
-    /// Whether the claim is there and still has no volume. What is heard of claims and volumes comes apart: where the claim was heard last
-    /// before it was bound, and the volume has been deleted since, it would be made a second time, for nobody.
+    /// Asks the server whether the claim still exists and has no volume. Watches of claims and volumes are not in step:
+    /// with a claim seen before it was bound, and its volume already deleted, a second volume would be created that no
+    /// claim wants.
     async fn is_still_wanted(&self, intent: &Intent) -> Result<bool, ApiError> {
         let text = |field| intent.claim().text(&[field]);
         let live = self.api.find(&self.claims.object(text("namespace"), text("name"))).await?;
         match live.filter(|claim| uid(claim) == text("uid")) {
             Some(claim) => {
                 let wanted = claim.text(&["spec", "volumeName"]).is_empty();
-                self.sight.claims.wrote(claim);
+                self.informers.claims.wrote(claim);
                 Ok(wanted)
             }
             None => {
-                self.sight.claims.gone(&(text("namespace").into(), text("name").into()), text("uid"));
+                self.informers.claims.gone(&(text("namespace").into(), text("name").into()), text("uid"));
                 Ok(false)
             }
         }
     }
 
-    /// Goes on with what is written down.
+    /// Continues a journaled request.
     pub(super) async fn resume(&self, intent: &Intent) -> Again {
         let volume = &intent.request.name;
         let Some(known) = self.driver(&intent.driver) else { return Ok(None) };
-        if let Some(made) = self.notes.made(volume) {
+        if let Some(made) = self.volume_state.made(volume) {
             return self.save(intent, made, WRITTEN_DOWN, &known).await;
         }
-        if self.notes.is_doubted(volume)
+        if self.volume_state.is_uncertain(volume)
             && let Some(last) = self.end_of(intent).await?
         {
-            return self.bury(intent, &last).await;
+            return self.finish_deleted(intent, &last).await;
         }
         if let Some(wait) = self.attempts.wait(volume, WRITTEN_DOWN) {
             return Ok(Some(wait));
@@ -191,51 +193,54 @@ impl Control {
         self.ask(intent, secrets, WRITTEN_DOWN, &known).await
     }
 
-    /// Whether the claim that a volume was asked for is there, as the server says.
+    /// Asks the server whether the claim of a request still exists.
     async fn is_claimed(&self, intent: &Intent) -> Result<bool, ApiError> {
         let text = |field| intent.claim().text(&[field]);
         let found = self.api.find(&self.claims.object(text("namespace"), text("name"))).await?;
         Ok(found.is_some_and(|claim| uid(&claim) == text("uid")))
     }
 
-    /// Claim and secret are gone, mostly with their namespace: the driver is asked without, as for a deletion. What it refuses then says
-    /// nothing about what it has made before, so that stays written down. But a source need not wait for it.
+    /// Claim and Secret were deleted, usually with their namespace: the driver is called without the Secret, as for a
+    /// deletion. A refusal then says nothing about volumes that earlier calls created, so the journal entry stays. The
+    /// source of a copy need not wait for it.
     async fn ask_without_secret(&self, intent: &Intent, known: &Known) -> Again {
         let volume = &intent.request.name;
         let failure = match known.remote.create(&intent.request, Secrets::new()).await {
             Err(failure) => failure,
-            created => return self.heed(intent, created, Secrets::new(), WRITTEN_DOWN, known).await,
+            created => return self.handle_create_response(intent, created, Secrets::new(), WRITTEN_DOWN, known).await,
         };
         if failure.code.leaves_open() {
-            // It may have made the volume: no refusal that comes later says otherwise.
-            self.notes.doubt(volume);
-        } else if self.notes.frees_source(volume) {
+            // The driver may have created the volume; no later refusal can rule that out.
+            self.volume_state.mark_uncertain(volume);
+        } else if self.volume_state.frees_source(volume) {
             self.wake_sources();
         }
         let copies = intent.request.source.is_some();
         Ok(Some(self.fail(intent.claim(), volume, WRITTEN_DOWN, known, &failure.into(), copies)))
     }
 
-    /// Whether what was written down in an earlier life was done, and its end has come too: how the object was when it went. To go on would
-    /// bring it back. Where the claim is there, another volume is wanted anyway.
+    /// Whether a journaled CreateVolume completed before a restart and its PV was deleted since: returns the PV's last
+    /// state. Continuing would create the volume again. `None` if the claim exists, because then it needs a volume
+    /// anyway.
     async fn end_of(&self, intent: &Intent) -> Result<Option<Value>, ApiError> {
         if self.is_claimed(intent).await? {
             return Ok(None);
         }
-        // The volume is younger than the version of the claim that it was made for.
+        // The PV was created after this version of the claim.
         let since = intent.claim().text(&["resourceVersion"]);
         let last = self.api.last_state(&self.volumes, &intent.request.name, "", since).await?;
         Ok(last.filter(|volume| is_of(volume, intent)))
     }
 
-    /// The object of a volume was there and is gone: the backend stays or follows it, as its policy was in the end.
-    async fn bury(&self, intent: &Intent, last: &Value) -> Again {
+    /// Handles a PV that was created and deleted while the journal entry was open. Its last reclaim policy decides
+    /// whether the volume is deleted too.
+    async fn finish_deleted(&self, intent: &Intent, last: &Value) -> Again {
         let volume = &intent.request.name;
-        let seen = reclaim::Seen { volume: last, class: None, served: true, doomed: false, written: false };
-        match reclaim::vanished(&seen, &intent.driver, self.notes.honor) {
-            Some(doomed) => {
-                self.journal.record(volume, Entry::Delete(Box::new(doomed))).await?;
-                self.notes.settled(volume);
+        let seen = reclaim::Seen { volume: last, class: None, served: true, deletion: false, written: false };
+        match reclaim::vanished(&seen, &intent.driver, self.volume_state.honor) {
+            Some(deletion) => {
+                self.journal.record(volume, Entry::Delete(Box::new(deletion))).await?;
+                self.volume_state.settled(volume);
                 self.wake_sources();
                 Ok(Some(Duration::ZERO))
             }
@@ -250,12 +255,12 @@ impl Control {
         let claim = intent.claim();
         let place = format!("{}/{}", claim.text(&["namespace"]), claim.text(&["name"]));
         let message = format!("External provisioner is provisioning volume for claim \"{place}\"");
-        self.tell_claim(claim, &Event::normal("Provisioning", message));
+        self.record_claim_event(claim, &Event::normal("Provisioning", message));
         let answer = known.remote.create(&intent.request, secrets.clone()).await;
-        self.heed(intent, answer, secrets, basis, known).await
+        self.handle_create_response(intent, answer, secrets, basis, known).await
     }
 
-    async fn heed(
+    async fn handle_create_response(
         &self,
         intent: &Intent,
         answer: Result<Created, Failure>,
@@ -266,10 +271,10 @@ impl Control {
         let (volume, claim) = (&intent.request.name, intent.claim());
         let is_away = answer.as_ref().is_err_and(|failure| failure.code == Code::Unavailable);
         let copies = intent.request.source.is_some();
-        match self.notes.judge(intent, answer, (self.steady_clock)()) {
+        match self.volume_state.classify(intent, answer, (self.steady_clock)()) {
             Outcome::Save(object) => {
                 let object = Arc::new(*object);
-                self.notes.keep_made(volume, &object);
+                self.volume_state.keep_made(volume, &object);
                 self.save(intent, object, basis, known).await
             }
             Outcome::Discard { handle, why } => self.discard(intent, &handle, secrets, &why, known).await,
@@ -291,29 +296,30 @@ impl Control {
         }
     }
 
-    /// Nothing is open about a volume any more.
+    /// Ends an intent: no CreateVolume call for this volume is open.
     pub(super) fn settle(&self, volume: &str) {
         let was_copy =
             matches!(self.journal.get(volume), Some(Entry::Create(intent)) if intent.request.source.is_some());
         self.journal.erase(volume);
-        self.notes.settled(volume);
+        self.volume_state.settled(volume);
         if was_copy {
             self.wake_sources();
         }
     }
 
-    /// What was held as the source of a copy may go.
+    /// Requeues claims that exist only because they are sources of copies.
     fn wake_sources(&self) {
-        self.sight.held_sources().into_iter().for_each(|source| self.queue.add(source));
+        self.informers.held_sources().into_iter().for_each(|source| self.queue.add(source));
     }
 
-    /// Saves the object of a volume that is there.
+    /// Saves the PV of a volume that the driver created.
     async fn save(&self, intent: &Intent, object: Arc<Value>, basis: &str, known: &Known) -> Again {
         let volume = &intent.request.name;
-        // Somebody may have brought it back under another name, or an earlier attempt have been heard.
+        // A user may have saved the volume under another PV name, or an earlier attempt may have saved it although its
+        // response was lost.
         let is_first = basis != WRITTEN_DOWN;
         let found = if is_first {
-            self.sight.standing_for(&intent.driver, handle(&object)).pop()
+            self.informers.standing_for(&intent.driver, handle(&object)).pop()
         } else {
             self.stand_in(intent, handle(&object)).await?
         };
@@ -321,10 +327,10 @@ impl Control {
             Some(found) if name(&found) == volume && is_of(&found, intent) => found,
             Some(other) => return Ok(Some(self.leave_to(intent, &other, known))),
             None => {
-                // Or it was heard, and the object has come and gone. Asked in this order, nothing is missed: what is not there any more has
-                // gone before the question about its end.
+                // Or the PV was saved and deleted since. In this order no case is missed: a PV that the read above did
+                // not find was deleted before its history is read.
                 if !is_first && let Some(last) = self.end_of(intent).await? {
-                    return self.bury(intent, &last).await;
+                    return self.finish_deleted(intent, &last).await;
                 }
                 match self.create_object(intent, &object).await? {
                     Ok(stored) => stored,
@@ -332,20 +338,20 @@ impl Control {
                 }
             }
         };
-        let took = self.notes.end(volume).map_or(Duration::ZERO, |begun| begun.elapsed());
+        let took = self.volume_state.end(volume).map_or(Duration::ZERO, |begun| begun.elapsed());
         self.metrics.provisioned(intent.class(), intent.request.source.is_some(), took);
         self.used();
         self.attempts.forget(volume);
-        self.notes.settled(volume);
-        self.notes.serves(&stored);
+        self.volume_state.settled(volume);
+        self.volume_state.serves(&stored);
         let succeeded = Event::normal("ProvisioningSucceeded", format!("Successfully provisioned volume {volume}"));
-        self.tell_claim(intent.claim(), &succeeded);
-        self.sight.volumes.wrote(stored.clone());
+        self.record_claim_event(intent.claim(), &succeeded);
+        self.informers.volumes.wrote(stored.clone());
         tracing::debug!(volume, basis, "provisioned");
-        self.tend(&stored).await
+        self.reconcile_volume(&stored).await
     }
 
-    /// The object as it is stored, or why it never will be.
+    /// Creates the PV. Returns the stored object, or why it can never be stored.
     async fn create_object(
         &self,
         intent: &Intent,
@@ -356,13 +362,13 @@ impl Control {
             Ok(stored) => Ok(Ok(stored)),
             Err(error) if error.is_conflict() => match self.api.find(&self.volumes.object("", volume)).await? {
                 Some(found) if handle(&found) == handle(object) && is_of(&found, intent) => Ok(Ok(found)),
-                Some(_) => Ok(Err(format!("the name of the volume {volume} is taken by another one"))),
+                Some(_) => Ok(Err(format!("another PersistentVolume is named {volume}"))),
                 None => Err(error),
             },
             Err(error) if matches!(error.code(), 400 | 413 | 422) => {
-                Ok(Err(format!("the volume object cannot be saved: {error}")))
+                Ok(Err(format!("cannot save the PersistentVolume: {error}")))
             }
-            // The rest passes: the volume stays, and so does what is written down.
+            // Other errors are temporary: volume and journal entry stay.
             Err(error) => Err(error),
         }
     }
@@ -372,20 +378,21 @@ impl Control {
         self.discard(intent, handle(object), secrets, why, known).await
     }
 
-    /// The object that stands for a backend volume, whatever claim it is for by now: who moves a volume to another claim may do so
-    /// before it is taken out of what is written down that it is to be made.
+    /// The PV that references this volume handle, whatever claim it is for: a user may move a volume to another claim
+    /// while its intent is still in the journal.
     async fn stand_in(&self, intent: &Intent, handle: &str) -> Result<Option<Arc<Value>>, ApiError> {
         let is_it = |volume: &Arc<Value>| plan::csi::csi_source(volume) == Some((intent.driver.as_str(), handle));
         let namesake = self.api.find(&self.volumes.object("", &intent.request.name)).await?;
-        Ok(namesake.filter(is_it).or_else(|| self.sight.standing_for(&intent.driver, handle).pop()))
+        Ok(namesake.filter(is_it).or_else(|| self.informers.standing_for(&intent.driver, handle).pop()))
     }
 
-    /// Leaves a backend volume to the object that stands for it.
+    /// Ends an intent because another PV references the volume.
     fn leave_to(&self, intent: &Intent, object: &Value, known: &Known) -> Duration {
         let volume = &intent.request.name;
-        tracing::info!(volume, object = name(object), "an object stands for the backend volume already");
-        if self.sight.claim_of(volume).is_some() {
-            let why = format!("the driver's volume {} is that of the volume {}", handle(object), name(object));
+        tracing::info!(volume, object = name(object), "a PersistentVolume already references this volume handle");
+        if self.informers.claim_of(volume).is_some() {
+            let why =
+                format!("the volume handle {} is already used by PersistentVolume {}", handle(object), name(object));
             return self.begin_anew(intent, &why, known);
         }
         self.attempts.forget(volume);
@@ -393,17 +400,18 @@ impl Control {
         Duration::ZERO
     }
 
-    /// Nothing is left of what was asked for: the claim waits, and is told why.
+    /// Provisions again later, because nothing is left of the first request. An event on the claim says why.
     fn begin_anew(&self, intent: &Intent, why: &str, known: &Known) -> Duration {
         let volume = &intent.request.name;
         self.settle(volume);
-        let class = self.sight.class(intent.class());
-        let basis = self.sight.claim_of(volume).map_or_else(String::new, |claim| basis(&claim, class.as_deref()));
+        let class = self.informers.class(intent.class());
+        let basis = self.informers.claim_of(volume).map_or_else(String::new, |claim| basis(&claim, class.as_deref()));
         let copies = intent.request.source.is_some();
         self.fail(intent.claim(), volume, &basis, known, &Why::of(why.to_owned()), copies)
     }
 
-    /// Deletes what cannot be used. Until that is done the driver may hold it, and so it stays written down.
+    /// Deletes a volume that cannot be used. Until that succeeds the driver may hold it, so the intent stays in the
+    /// journal.
     async fn discard(&self, intent: &Intent, handle: &str, secrets: Secrets, why: &str, known: &Known) -> Again {
         let volume = &intent.request.name;
         if let Some(object) = self.stand_in(intent, handle).await? {
@@ -414,21 +422,21 @@ impl Control {
             match known.remote.delete(handle, secrets.clone()).await {
                 Ok(()) => return Ok(Some(self.begin_anew(intent, why, known))),
                 Err(failure) => {
-                    tracing::warn!(volume, handle, %failure, why, "a volume that cannot be used cannot be deleted")
+                    tracing::warn!(volume, handle, %failure, why, "cannot delete a volume that cannot be used; retrying")
                 }
             }
         }
-        self.notes.settled(volume);
-        self.notes.doubt(volume);
+        self.volume_state.settled(volume);
+        self.volume_state.mark_uncertain(volume);
         Ok(Some(self.fail(intent.claim(), volume, WRITTEN_DOWN, known, &Why::of(why.to_owned()), copies)))
     }
 
-    /// Asks for another node: the scheduler selects one when none is.
+    /// Removes the claim's selected node, so that the scheduler selects another one.
     async fn reschedule(&self, reference: &Value, why: &str) -> Again {
         let message = format!("failed to provision volume on the selected node: {why}");
-        self.tell_claim(reference, &Event::warning("ProvisioningFailed", message));
+        self.record_claim_event(reference, &Event::warning("ProvisioningFailed", message));
         let key = (reference.text(&["namespace"]).into(), reference.text(&["name"]).into());
-        let Some(claim) = self.sight.claims.get(&key).filter(|claim| uid(claim) == reference.text(&["uid"])) else {
+        let Some(claim) = self.informers.claims.get(&key).filter(|claim| uid(claim) == reference.text(&["uid"])) else {
             return Ok(None);
         };
         let version = claim.text(&["metadata", "resourceVersion"]);
@@ -439,29 +447,29 @@ impl Control {
         Ok(None)
     }
 
-    /// Tells that an attempt failed; returns when the next one is.
+    /// Records a failed attempt; returns the backoff.
     fn fail(&self, claim: &Value, volume: &str, basis: &str, known: &Known, why: &Why, copies: bool) -> Duration {
         let class = self.class_of(claim);
         let message = format!("failed to provision volume with StorageClass \"{class}\": {}", why.text);
-        self.tell_claim(claim, &Event::warning("ProvisioningFailed", message));
+        self.record_claim_event(claim, &Event::warning("ProvisioningFailed", message));
         self.metrics.provision_failed(&class, copies);
-        self.attempts.failed(&volume.to_owned(), basis, &known.pace, why.is_away)
+        self.attempts.failed(&volume.to_owned(), basis, &known.backoff, why.is_away)
     }
 
-    /// Tells that a request cannot be met; returns when it is made again all the same.
+    /// Records a request that the driver calls infeasible; returns the longer delay until it is repeated.
     fn rest(&self, claim: &Value, volume: &str, basis: &str, known: &Known, why: &str, copies: bool) -> Duration {
         let class = self.class_of(claim);
         let message = format!("Volume provisioning failed with infeasible error. Retries will be delayed. {why}");
-        self.tell_claim(claim, &Event::warning("ProvisioningFailed", message));
+        self.record_claim_event(claim, &Event::warning("ProvisioningFailed", message));
         self.metrics.provision_failed(&class, copies);
-        self.attempts.rest(&volume.to_owned(), basis, 0, known.pace.rest);
-        known.pace.rest
+        self.attempts.rest(&volume.to_owned(), basis, 0, known.backoff.rest);
+        known.backoff.rest
     }
 
     /// The class of the claim that a reference names.
     fn class_of(&self, reference: &Value) -> String {
         let key = (reference.text(&["namespace"]).into(), reference.text(&["name"]).into());
-        let claim = self.sight.claims.get(&key);
+        let claim = self.informers.claims.get(&key);
         claim.and_then(|claim| class_of(&claim).map(str::to_owned)).unwrap_or_default()
     }
 }
@@ -469,7 +477,7 @@ impl Control {
 /// Why an attempt failed.
 struct Why {
     text: String,
-    /// The driver may just be away.
+    /// Whether the driver did not respond.
     is_away: bool,
 }
 
@@ -489,7 +497,7 @@ fn claim_reference(claim: &Value) -> Value {
     json!({"namespace": namespace(claim), "name": name(claim), "uid": uid(claim)})
 }
 
-/// What an attempt depends on: when it changes, the next one need not wait.
+/// What an attempt depends on. When it changes, the next attempt does not wait.
 fn basis(claim: &Value, class: Option<&Value>) -> String {
     let node = claim.text(&["metadata", "annotations", SELECTED_NODE]);
     let attributes = claim.text(&["spec", "volumeAttributesClassName"]);

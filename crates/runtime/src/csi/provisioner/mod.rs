@@ -1,43 +1,45 @@
-//! The provisioner: makes volumes for claims that ask one of our drivers, and deletes them when their policy says so.
+//! The provisioner: creates volumes for claims that request one of this process's CSI drivers, and deletes volumes
+//! whose reclaim policy is `Delete`.
 //!
-//! `create` and `reclaim` carry out what `plan::csi` decides; `sight` knows where to look, `notes` what was seen. All work on one volume
-//! has one key, so making and deleting never overlap.
+//! `create` and `reclaim` execute what `plan::csi` decides. `informers` holds the caches and maps changes to keys.
+//! `volume_state` holds what was observed and is stored nowhere else. All work on one volume has one queue key, so
+//! that creating and deleting the same volume never overlap.
 
 mod create;
-mod notes;
+mod informers;
 mod reclaim;
-mod sight;
+mod volume_state;
 
+use super::attempts::Attempts;
 use super::capacity::Capacities;
 use super::drivers::{Drivers, Known};
 use super::journal::Journal;
 use super::metrics::Metrics;
-use super::pace::Attempts;
-use super::{say, tell};
+use super::{record, record_event};
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Key, key};
 use crate::controllers::{Clock, ControllerContext, steady};
 use crate::events::{EventSubject, Events};
 use crate::queue::Queue;
 use crate::worker;
-use notes::Notes;
+pub use informers::Informers;
+use informers::volume_key;
 use object::Value;
 use object::access::{Access, name, namespace, terminating, uid};
 use plan::csi::Event;
 use plan::csi::cloning;
-use plan::csi::journal::{Doomed, Entry};
-pub use sight::Sight;
-use sight::volume_key;
+use plan::csi::journal::{Entry, PendingDeletion};
 use std::sync::Arc;
 use std::time::Duration;
+use volume_state::VolumeState;
 
-/// Each waits for the server or a driver most of the time.
+/// A worker spends most of its time waiting for the server or for a driver.
 const WORKERS: usize = 64;
-const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Whoever must stop has little time, and the server may not answer any more.
-const LEAVE_MAX: Duration = Duration::from_secs(2);
+const OPEN_RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Limits the final flush: the process must stop soon, and the server may no longer respond.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Serves the drivers of this process, until the part stops.
+/// Runs the provisioner for the drivers of this process until the controller context stops.
 pub async fn run(context: ControllerContext) {
     if context.drivers.is_empty() {
         return;
@@ -47,22 +49,22 @@ pub async fn run(context: ControllerContext) {
     let control = Arc::new(Control::new(&context, journal, queue.clone()));
     control.used();
     let mut arrivals = context.drivers.arrivals();
-    let sources = control.sight.sources(&control.notes, &context.drivers);
+    let sources = control.informers.sources(&control.volume_state, &context.drivers);
     let work = control.clone();
     let worker = worker::run_with(context.clone(), queue.clone(), sources, WORKERS, move |key| {
         let control = work.clone();
         async move { control.sync(key).await }
     });
-    let greet = async {
+    let register_drivers = async {
         while arrivals.changed().await.is_ok() {
-            let gone = control.notes.claim(&context.drivers, &control.sight.classes);
+            let gone = control.volume_state.claim(&context.drivers, &control.informers.classes);
             let by_name = control.journal.volumes().into_iter().chain(gone).map(|volume| volume_key(&volume));
-            control.sight.everything().into_iter().chain(by_name).for_each(|key| queue.add(key));
-            // What it has left is not known yet, and without it a scheduler may place nothing.
+            control.informers.everything().into_iter().chain(by_name).for_each(|key| queue.add(key));
+            // The driver's capacity is not known yet, and without it a scheduler may place no pod.
             control.used();
         }
     };
-    let inherit = async {
+    let adopt_journal_entries = async {
         loop {
             for volume in control.journal.found().await {
                 queue.add(volume_key(&volume));
@@ -71,27 +73,27 @@ pub async fn run(context: ControllerContext) {
     };
     tokio::select! {
         biased;
-        () = inherit => {}
+        () = adopt_journal_entries => {}
         () = worker => {}
-        () = greet => {}
+        () = register_drivers => {}
         () = control.journal.tidy() => {}
     }
-    if tokio::time::timeout(LEAVE_MAX, control.leave()).await.is_err() {
-        tracing::error!("the server does not answer: what was still to be written into the CSI journal is not");
+    if tokio::time::timeout(FLUSH_TIMEOUT, control.flush()).await.is_err() {
+        tracing::error!("the server does not respond; pending entries of the CSI journal were not written");
     }
 }
 
-/// `None` when the part stops.
+/// Opens the journal. `None` when the controller context stops first.
 async fn open_journal(context: &ControllerContext) -> Option<Journal> {
     loop {
         match Journal::open(context.api.clone(), context.drivers.clone()).await {
             Ok(journal) => return Some(journal),
-            Err(error) => tracing::warn!(%error, "the CSI journal cannot be read; trying again"),
+            Err(error) => tracing::warn!(%error, "cannot read the CSI journal; retrying"),
         }
         tokio::select! {
             biased;
             () = context.shutdown.cancelled() => return None,
-            () = tokio::time::sleep(OPEN_AGAIN_AFTER) => {}
+            () = tokio::time::sleep(OPEN_RETRY_AFTER) => {}
         }
     }
 }
@@ -100,12 +102,12 @@ struct Control {
     api: Api,
     events: Events,
     metrics: Metrics,
-    /// Tells how long a driver has refused a request.
+    /// Measures how long a driver has refused a request.
     steady_clock: Clock,
     drivers: Drivers,
     journal: Journal,
-    sight: Sight,
-    notes: Arc<Notes>,
+    informers: Informers,
+    volume_state: Arc<VolumeState>,
     attempts: Attempts<String>,
     capacities: Capacities,
     queue: Arc<Queue<Key>>,
@@ -122,8 +124,8 @@ impl Control {
             steady_clock: steady(&context.clock),
             drivers: context.drivers.clone(),
             journal,
-            sight: Sight::new(),
-            notes: Arc::new(Notes::new(context.gates.on("HonorPVReclaimPolicy"))),
+            informers: Informers::new(),
+            volume_state: Arc::new(VolumeState::new(context.gates.on("HonorPVReclaimPolicy"))),
             attempts: Attempts::new(),
             capacities: Capacities::new(context),
             queue,
@@ -135,11 +137,12 @@ impl Control {
     async fn sync(&self, key: Key) -> Result<Option<Duration>, ApiError> {
         self.journal.renew().await?;
         if key == Key::default() {
-            return self.capacities.refresh(&self.sight).await;
+            return self.capacities.refresh(&self.informers).await;
         }
-        let done = if key.0.is_empty() { self.sync_volume(&key.1).await } else { self.free_source(&key).await };
+        let done = if key.0.is_empty() { self.sync_volume(&key.1).await } else { self.release_source(&key).await };
         if key.0.is_empty() {
-            // What they wait for, such as the end of a claim, is heard of by the name of the volume.
+            // Deletions of earlier volumes of this name wait for the same objects, such as a claim, whose events carry
+            // this key.
             self.journal.set_aside(&key.1).iter().for_each(|(aside, _)| self.queue.add(volume_key(aside)));
         }
         self.metrics.open.set(i64::try_from(self.journal.len()).unwrap_or(i64::MAX));
@@ -147,119 +150,124 @@ impl Control {
     }
 
     async fn sync_volume(&self, name: &str) -> Result<Option<Duration>, ApiError> {
-        if let Some(doomed) = self.notes.vanished(name) {
-            self.write_down(&doomed).await?;
-            self.notes.wrote_vanished(&doomed);
+        if let Some(deletion) = self.volume_state.vanished(name) {
+            self.journal_deletion(&deletion).await?;
+            self.volume_state.wrote_vanished(&deletion);
         }
         self.journal.confirm(name).await?;
         let is_inherited = self.journal.take_over(name);
-        let volume = self.sight.volume(name);
+        let volume = self.informers.volume(name);
         let (entry, is_strange) = self.journal.find(name);
         if is_inherited && matches!(entry, Some(Entry::Create(_))) {
-            self.notes.doubt(name);
+            self.volume_state.mark_uncertain(name);
         }
         match (entry, volume) {
-            // It is the business of whoever serves its driver. A volume of ours that has the name by now is ours all the same.
+            // The driver of this entry is served by another process. A volume of this name may still be of one of our
+            // drivers.
             (Some(_), volume) if is_strange => match volume {
-                Some(volume) => self.tend(&volume).await,
+                Some(volume) => self.reconcile_volume(&volume).await,
                 None => Ok(None),
             },
             (Some(Entry::Create(intent)), volume) => match volume {
                 Some(volume) if create::is_of(&volume, &intent) => {
-                    self.notes.serves(&volume);
-                    self.tend(&volume).await
+                    self.volume_state.serves(&volume);
+                    self.reconcile_volume(&volume).await
                 }
                 _ => self.resume(&intent).await,
             },
-            (Some(Entry::Delete(doomed)), Some(volume)) if uid(&volume) != doomed.uid => {
-                // Another one has its name, and is to be looked after, too.
-                self.journal.record(&doomed.own_key(), Entry::Delete(doomed.clone())).await?;
+            (Some(Entry::Delete(deletion)), Some(volume)) if uid(&volume) != deletion.uid => {
+                // A newer volume has this name: move the old one's deletion to a key of its own, and reconcile both.
+                self.journal.record(&deletion.own_key(), Entry::Delete(deletion.clone())).await?;
                 self.journal.erase(name);
-                self.queue.add(volume_key(&doomed.own_key()));
+                self.queue.add(volume_key(&deletion.own_key()));
                 Ok(Some(Duration::ZERO))
             }
-            (Some(Entry::Delete(_)), Some(volume)) => self.tend(&volume).await,
-            (Some(Entry::Delete(doomed)), None) => self.finish(name, &doomed).await,
-            (None, Some(volume)) => self.tend(&volume).await,
+            (Some(Entry::Delete(_)), Some(volume)) => self.reconcile_volume(&volume).await,
+            (Some(Entry::Delete(deletion)), None) => self.finish(name, &deletion).await,
+            (None, Some(volume)) => self.reconcile_volume(&volume).await,
             (None, None) => self.provision(name).await,
         }
     }
 
-    /// Writes down that a volume is to be deleted, and nothing over what is written down of another one of its name.
-    async fn write_down(&self, doomed: &Doomed) -> Result<(), ApiError> {
-        let is_taken = self.journal.get(&doomed.volume).is_some_and(|entry| !entry.is_about(doomed));
-        let key = if is_taken { doomed.own_key() } else { doomed.volume.clone() };
-        self.journal.record(&key, Entry::Delete(Box::new(doomed.clone()))).await?;
+    /// Journals the deletion of a volume. It does not overwrite an entry about another volume of the same name.
+    async fn journal_deletion(&self, deletion: &PendingDeletion) -> Result<(), ApiError> {
+        let is_taken = self.journal.get(&deletion.volume).is_some_and(|entry| !entry.is_about(deletion));
+        let key = if is_taken { deletion.own_key() } else { deletion.volume.clone() };
+        self.journal.record(&key, Entry::Delete(Box::new(deletion.clone()))).await?;
         self.queue.add(volume_key(&key));
         Ok(())
     }
 
-    /// Lets go of the source of copies that is on its way out, once no copy of it waits any more.
-    async fn free_source(&self, key: &Key) -> Result<Option<Duration>, ApiError> {
-        let Some(source) = self.sight.claims.get(key) else { return Ok(None) };
-        // A driver that was asked for a copy is asked again until it answers, also when nobody wants the copy any more.
-        let handle =
-            self.sight.volume(source.text(&["spec", "volumeName"])).map(|volume| create::handle(&volume).to_owned());
+    /// Removes the finalizer from a deleted claim that is a source of copies, once no unfinished copy needs it.
+    async fn release_source(&self, key: &Key) -> Result<Option<Duration>, ApiError> {
+        let Some(source) = self.informers.claims.get(key) else { return Ok(None) };
+        // A driver that was asked to copy is asked again until it responds, even when the claim of the copy was
+        // deleted.
+        let handle = self
+            .informers
+            .volume(source.text(&["spec", "volumeName"]))
+            .map(|volume| create::handle(&volume).to_owned());
         let under_way = handle.map(|handle| self.journal.copies(&handle)).unwrap_or_default();
-        if !under_way.iter().all(|copy| self.notes.has_freed_source(copy)) {
+        if !under_way.iter().all(|copy| self.volume_state.has_freed_source(copy)) {
             return Ok(None);
         }
-        let copies = self.sight.copies(&key.0, &key.1);
+        let copies = self.informers.copies(&key.0, &key.1);
         if let Some(patch) = cloning::free(&source, copies.iter().map(AsRef::as_ref)) {
             let answer = self.api.merge(&self.claims.object(&key.0, &key.1), &patch).await?;
-            took(&self.sight.claims, answer);
+            cache_response(&self.informers.claims, answer);
         }
         Ok(None)
     }
 
-    /// Writes down what only we know, so that an orderly end forgets nothing.
-    async fn leave(&self) {
-        for doomed in self.notes.all_vanished() {
-            if let Err(error) = self.write_down(&doomed).await {
-                tracing::error!(%error, volume = doomed.volume, handle = doomed.handle, "this volume is not deleted");
+    /// Journals deletions that are only in memory, so that an orderly shutdown loses none of them.
+    async fn flush(&self) {
+        for deletion in self.volume_state.all_vanished() {
+            if let Err(error) = self.journal_deletion(&deletion).await {
+                tracing::error!(%error, volume = deletion.volume, handle = deletion.handle, "cannot journal the deletion of this volume; its data is kept");
             }
         }
         self.journal.flush().await;
     }
 
-    /// Volumes were made or deleted: there is less or more room than before.
+    /// Requests a refresh of the capacity objects, because volumes were created or deleted.
     fn used(&self) {
         self.queue.add(Key::default());
     }
 
-    /// A driver by name, if it is one of ours and has answered before.
+    /// A driver by name, if this process serves it and it has responded before.
     fn driver(&self, name: &str) -> Option<Known> {
         self.drivers.get(name)
     }
 
-    fn tell_volume(&self, volume: &Value, event: &Event) {
-        tell(&self.events, &self.volumes, volume, event);
+    fn record_volume_event(&self, volume: &Value, event: &Event) {
+        record_event(&self.events, &self.volumes, volume, event);
     }
 
-    /// Tells about the claim that a reference names.
-    fn tell_claim(&self, reference: &Value, event: &Event) {
+    /// Records an event on the claim that a reference names.
+    fn record_claim_event(&self, reference: &Value, event: &Event) {
         let text = |field| reference.text(&[field]);
         let about =
             EventSubject { resource: &self.claims, namespace: text("namespace"), name: text("name"), uid: text("uid") };
-        say(&self.events, &about, event);
+        record(&self.events, &about, event);
     }
 
-    /// A write of a volume: the answer counts at once.
+    /// Patches a volume, and updates the cache from the response.
     async fn patch_volume(&self, volume: &Value, patch: &Value) -> Result<(), ApiError> {
         let answer = self.api.strategic(&self.volumes.object("", name(volume)), patch).await?;
-        took(&self.sight.volumes, answer);
+        cache_response(&self.informers.volumes, answer);
         Ok(())
     }
 
     async fn patch_claim(&self, claim: &Value, patch: &Value) -> Result<(), ApiError> {
         let answer = self.api.merge(&self.claims.object(namespace(claim), name(claim)), patch).await?;
-        self.sight.claims.wrote(answer);
+        self.informers.claims.wrote(answer);
         Ok(())
     }
 }
 
-/// The answer to a write that may have taken the last finalizer off: then the object has gone with it.
-fn took(cache: &Cache, answer: Arc<Value>) {
+/// Updates the cache from the response to a write. If the write removed the last finalizer, the object no longer
+/// exists.
+fn cache_response(cache: &Cache, answer: Arc<Value>) {
     if terminating(&answer) {
         cache.deleted(&key(&answer), uid(&answer), answer.clone());
     } else {

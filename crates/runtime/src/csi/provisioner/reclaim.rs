@@ -1,8 +1,8 @@
-//! Looking after volumes that are there, and deleting those that are to go.
+//! Reconciling volumes that have a PV, and deleting volumes by their reclaim policy.
 
 use super::Control;
 use super::create::is_of;
-use super::sight::{is_at, volume_key};
+use super::informers::{is_at, volume_key};
 use crate::api::{ApiError, Resource};
 use crate::csi::drivers::Known;
 use crate::csi::remote::Secrets;
@@ -11,48 +11,49 @@ use crate::events::EventSubject;
 use object::access::{Access, name, terminating, uid};
 use object::kinds::volumes::class_of;
 use object::{Value, json};
-use plan::csi::journal::{Doomed, Entry};
+use plan::csi::journal::{Entry, PendingDeletion};
 use plan::csi::reclaim::{self, Step};
 use plan::csi::{Code, Event, FINALIZER, migration};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Whether another volume of the name is still being made is looked at this often.
+/// How often to check whether another volume of the same name is still being created.
 const MAKING: Duration = Duration::from_secs(1);
 
 type Again = Result<Option<Duration>, ApiError>;
 
 impl Control {
-    /// Looks after a volume: its finalizer and record, and its end.
-    pub(super) async fn tend(&self, volume: &Value) -> Again {
+    /// Reconciles a volume: its finalizer, its annotation and its deletion.
+    pub(super) async fn reconcile_volume(&self, volume: &Value) -> Again {
         let Some(known) = self.drivers.find(|driver| reclaim::is_of(volume, driver)) else { return Ok(None) };
         let driver = known.driver.name.as_str();
-        if self.notes.has_deleted(uid(volume)) {
+        if self.volume_state.has_deleted(uid(volume)) {
             return self.remove(volume).await;
         }
-        let class = self.sight.class(class_of(volume).unwrap_or(""));
+        let class = self.informers.class(class_of(volume).unwrap_or(""));
         let entry = self.journal.get(name(volume));
         let seen = reclaim::Seen {
             volume,
             class: class.as_deref(),
-            served: self.notes.has_served(volume),
-            doomed: self.doomed_key(volume).is_some(),
+            served: self.volume_state.has_served(volume),
+            deletion: self.deletion_key(volume).is_some(),
             written: matches!(entry, Some(Entry::Create(intent)) if is_of(volume, &intent)),
         };
-        let plan = reclaim::plan(&seen, driver, self.notes.honor);
+        let plan = reclaim::plan(&seen, driver, self.volume_state.honor);
         if plan.lets_go && !seen.written {
-            // The object may go at any moment from then on: nothing may be left written down that would make it again, with another policy.
+            // The PV may be deleted at any moment from here on: no journal entry may remain that would create the
+            // volume again, perhaps with another policy.
             self.journal.settle(name(volume)).await?;
         }
         if let Step::Left(why) = &plan.step {
-            // While there is something to tell it of.
-            self.tell_once(volume, Event::warning("VolumeFailedDelete", why.clone()));
+            // Record it before the patch that lets the PV be deleted.
+            self.record_event_once(volume, Event::warning("VolumeFailedDelete", why.clone()));
         }
         if let Some(patch) = &plan.patch {
             self.patch_volume(volume, patch).await?;
         }
         if seen.written {
-            // Its making is done and on record.
+            // The volume is created and its annotation says so.
             self.settle(name(volume));
             if plan.lets_go {
                 return Ok(Some(Duration::ZERO));
@@ -60,10 +61,10 @@ impl Control {
         }
         if let Some(patch) = &plan.status {
             let path = format!("{}/status", self.volumes.object("", name(volume)));
-            self.sight.volumes.wrote(self.api.merge(&path, patch).await?);
+            self.informers.volumes.wrote(self.api.merge(&path, patch).await?);
         }
         if plan.patch.is_some() {
-            // What was written comes back as news, and is looked at anew.
+            // The watch event of this patch requeues the volume.
             return Ok(None);
         }
         self.take(volume, plan.step, &known).await
@@ -72,97 +73,97 @@ impl Control {
     async fn take(&self, volume: &Value, step: Step, known: &Known) -> Again {
         match step {
             Step::Nothing | Step::Left(_) => Ok(None),
-            Step::Doom(doomed) => {
-                self.write_down(&doomed).await?;
+            Step::JournalDeletion(deletion) => {
+                self.journal_deletion(&deletion).await?;
                 Ok(Some(Duration::ZERO))
             }
-            Step::Spare => {
+            Step::CancelDeletion => {
                 self.forget_deletion(volume);
                 Ok(None)
             }
-            Step::Delete(doomed) => self.delete(volume, &doomed, known).await,
+            Step::Delete(deletion) => self.delete(volume, &deletion, known).await,
             Step::Keep(why) => {
-                self.tell_once(volume, Event::warning(reclaim::UNCONFIRMED, why));
+                self.record_event_once(volume, Event::warning(reclaim::UNCONFIRMED, why));
                 Ok(None)
             }
             Step::Stripped => {
                 let handle = migration::handle(volume).unwrap_or_default().into_owned();
                 let message = format!(
-                    "The finalizer {FINALIZER} was taken off by hand while the volume was being deleted: {handle} of {} is left as it is",
+                    "The finalizer {FINALIZER} was removed by hand while the volume was being deleted: {handle} of {} is kept",
                     known.driver.name
                 );
-                self.tell_once(volume, Event::warning("VolumeFailedDelete", message));
+                self.record_event_once(volume, Event::warning("VolumeFailedDelete", message));
                 Ok(None)
             }
             Step::Failed(why) => Ok(Some(self.fail_deletion(volume, &why, known, false))),
         }
     }
 
-    /// Deletes a volume that its claim let go of, and then its object.
-    async fn delete(&self, volume: &Value, doomed: &Doomed, known: &Known) -> Again {
-        if let Some(wait) = self.attempts.wait(&doomed.volume, uid(volume)) {
+    /// Deletes a released volume at the driver, and then its PV.
+    async fn delete(&self, volume: &Value, deletion: &PendingDeletion, known: &Known) -> Again {
+        if let Some(wait) = self.attempts.wait(&deletion.volume, uid(volume)) {
             return Ok(Some(wait));
         }
-        if self.is_used(doomed, terminating(volume)).await? {
-            // The phase is not the binder's word, or is older than the claim: the claim's end brings this back.
+        if self.is_used(deletion, terminating(volume)).await? {
+            // The claim still uses the volume, so its phase is wrong or old. Requeued when the claim is deleted.
             return Ok(None);
         }
         if known.driver.can.publish
-            && let Some(node) = self.sight.attached_to(&doomed.volume)
+            && let Some(node) = self.informers.attached_to(&deletion.volume)
         {
-            let why = format!("persistentvolume {} is still attached to node {node}", doomed.volume);
-            self.tell_once(volume, Event::warning("VolumeFailedDelete", why));
-            // The attachment's end brings this back.
+            let why = format!("persistentvolume {} is still attached to node {node}", deletion.volume);
+            self.record_event_once(volume, Event::warning("VolumeFailedDelete", why));
+            // Requeued when the VolumeAttachment is deleted.
             return Ok(None);
         }
-        // Nothing may be left written down that would make it again.
-        self.journal.settle(&doomed.volume).await?;
-        let secrets = self.secrets_of(doomed).await?;
+        // No journal entry may remain that would create the volume again.
+        self.journal.settle(&deletion.volume).await?;
+        let secrets = self.secrets_of(deletion).await?;
         if !self.is_current(volume).await? {
             return Ok(Some(Duration::ZERO));
         }
-        self.notes.begin_deletion(doomed);
-        let answer = self.call(doomed, known, secrets).await;
-        self.notes.end_deletion(uid(volume), answer.is_ok());
+        self.volume_state.begin_deletion(deletion);
+        let answer = self.call(deletion, known, secrets).await;
+        self.volume_state.end_deletion(uid(volume), answer.is_ok());
         if let Err(failure) = answer {
             let is_away = failure.code == Code::Unavailable;
             return Ok(Some(self.fail_deletion(volume, &failure.to_string(), known, is_away)));
         }
-        self.attempts.forget(&doomed.volume);
-        self.tell_deleted(doomed);
+        self.attempts.forget(&deletion.volume);
+        self.record_data_deleted(deletion);
         self.remove(volume).await
     }
 
-    /// Whether a volume is still as it was seen: somebody may have bound it to another claim since, or want its data kept. What is new is
-    /// taken in.
+    /// Whether the PV is unchanged on the server: it may have been bound to another claim since, or set to Retain.
+    /// Updates the cache.
     async fn is_current(&self, volume: &Value) -> Result<bool, ApiError> {
         let live = self.api.find_promptly(&self.volumes.object("", name(volume))).await?;
         let Some(live) = live.filter(|live| uid(live) == uid(volume)) else {
-            self.sight.volumes.gone(&volume_key(name(volume)), uid(volume));
+            self.informers.volumes.gone(&volume_key(name(volume)), uid(volume));
             return Ok(false);
         };
         let version = |volume: &Value| volume.text(&["metadata", "resourceVersion"]).to_owned();
         let is_same = version(&live) == version(volume);
-        self.sight.volumes.wrote(live);
+        self.informers.volumes.wrote(live);
         Ok(is_same)
     }
 
-    /// The backend is gone: so goes the object.
+    /// Deletes the PV of a volume that was deleted at the driver.
     async fn remove(&self, volume: &Value) -> Again {
         let (volume_name, volume_uid) = (name(volume), uid(volume));
         let key = volume_key(volume_name);
         if !terminating(volume) {
             let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": volume_uid}});
             match self.api.delete(&self.volumes.object("", volume_name), &options).await {
-                Ok(answer) => self.sight.volumes.deleted(&key, volume_uid, answer),
-                Err(error) if error.is_absent() => self.sight.volumes.gone(&key, volume_uid),
-                // A conflict says nothing for certain: it may be another one's name by now, or only a busy server.
+                Ok(answer) => self.informers.volumes.deleted(&key, volume_uid, answer),
+                Err(error) if error.is_absent() => self.informers.volumes.gone(&key, volume_uid),
+                // A conflict is not conclusive: another PV may have the name by now, or the server may only be busy.
                 Err(error) => return Err(error),
             }
         }
         if volume.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == FINALIZER) {
             match self.patch_volume(volume, &reclaim::release(volume_uid)).await {
-                Err(error) if error.is_absent() => self.sight.volumes.gone(&key, volume_uid),
+                Err(error) if error.is_absent() => self.informers.volumes.gone(&key, volume_uid),
                 result => result?,
             }
         }
@@ -170,89 +171,89 @@ impl Control {
         Ok(None)
     }
 
-    /// The key under which the deletion of this very volume is written down.
-    fn doomed_key(&self, volume: &Value) -> Option<String> {
-        let is_it =
-            |key: &String| matches!(self.journal.get(key), Some(Entry::Delete(doomed)) if doomed.uid == uid(volume));
+    /// The key of the journal entry that deletes this very PV's volume.
+    fn deletion_key(&self, volume: &Value) -> Option<String> {
+        let is_it = |key: &String| matches!(self.journal.get(key), Some(Entry::Delete(deletion)) if deletion.uid == uid(volume));
         [name(volume).to_owned(), plan::csi::journal::own_key(uid(volume))].into_iter().find(is_it)
     }
 
     fn forget_deletion(&self, volume: &Value) {
-        if let Some(key) = self.doomed_key(volume) {
+        if let Some(key) = self.deletion_key(volume) {
             self.journal.erase(&key);
         }
     }
 
-    /// Deletes what was written down under a key, and whose object is gone.
-    pub(super) async fn finish(&self, key: &str, doomed: &Doomed) -> Again {
-        if self.sight.volume(&doomed.volume).is_some_and(|volume| uid(&volume) == doomed.uid) {
-            // Not gone: it is looked after by its name.
+    /// Deletes the volume of a journal entry whose PV no longer exists.
+    pub(super) async fn finish(&self, key: &str, deletion: &PendingDeletion) -> Again {
+        if self.informers.volume(&deletion.volume).is_some_and(|volume| uid(&volume) == deletion.uid) {
+            // The PV exists and is reconciled under its own name.
             return Ok(None);
         }
         let leave = || {
-            let (volume, handle) = (&doomed.volume, &doomed.handle);
-            tracing::warn!(volume, handle, "not deleted: another object stands for it now");
+            let (volume, handle) = (&deletion.volume, &deletion.handle);
+            tracing::warn!(volume, handle, "volume not deleted: another PersistentVolume references its handle");
             self.journal.erase(key);
             Ok(Some(Duration::ZERO))
         };
-        // Before anything else: that one decides from now on, also when it has gone in its turn.
-        if !self.sight.standing_for(&doomed.driver, &doomed.handle).is_empty() {
+        // First: another PV owns this volume handle; its policy applies even after it is deleted.
+        if !self.informers.standing_for(&deletion.driver, &deletion.handle).is_empty() {
             return leave();
         }
-        if !doomed.gone {
-            return self.settle_end(key, doomed).await;
+        if !deletion.gone {
+            return self.settle_end(key, deletion).await;
         }
-        let Some(known) = self.driver(&doomed.driver) else { return Ok(None) };
-        if key != doomed.volume
-            && matches!(self.journal.get(&doomed.volume), Some(Entry::Create(intent)) if intent.driver == doomed.driver)
+        let Some(known) = self.driver(&deletion.driver) else { return Ok(None) };
+        if key != deletion.volume
+            && matches!(self.journal.get(&deletion.volume), Some(Entry::Create(intent)) if intent.driver == deletion.driver)
         {
-            // What is being made by that name may be the same backend: only its handle will tell.
+            // The volume that is being created under this name may be the same one; only its handle will show.
             return Ok(Some(MAKING));
         }
         let attempt = key.to_owned();
-        if let Some(wait) = self.attempts.wait(&attempt, &doomed.uid) {
+        if let Some(wait) = self.attempts.wait(&attempt, &deletion.uid) {
             return Ok(Some(wait));
         }
-        let secrets = self.secrets_of(doomed).await?;
-        // What is heard of volumes may be late, and what follows cannot be undone.
+        let secrets = self.secrets_of(deletion).await?;
+        // The cache may be behind, and the deletion cannot be undone: ask the server.
         let is_same = |volume: &Value| {
-            is_at(volume, &doomed.driver) && migration::handle(volume).is_some_and(|handle| handle == doomed.handle)
+            is_at(volume, &deletion.driver) && migration::handle(volume).is_some_and(|handle| handle == deletion.handle)
         };
         let mut is_taken = false;
         self.api.each_promptly(&self.volumes.collection(""), |volume| is_taken |= is_same(volume)).await?;
-        // It took its time; what came since was heard of.
-        if is_taken || !self.sight.standing_for(&doomed.driver, &doomed.handle).is_empty() {
+        // The list took time; PVs that were created meanwhile are in the cache.
+        if is_taken || !self.informers.standing_for(&deletion.driver, &deletion.handle).is_empty() {
             return leave();
         }
-        if self.is_used(doomed, true).await? {
+        if self.is_used(deletion, true).await? {
             return Ok(None);
         }
-        if let Err(failure) = self.call(doomed, &known, secrets).await {
-            let about = EventSubject { resource: &self.volumes, namespace: "", name: &doomed.volume, uid: &doomed.uid };
-            crate::csi::say(&self.events, &about, &Event::warning("VolumeFailedDelete", failure.to_string()));
+        if let Err(failure) = self.call(deletion, &known, secrets).await {
+            let about =
+                EventSubject { resource: &self.volumes, namespace: "", name: &deletion.volume, uid: &deletion.uid };
+            crate::csi::record(&self.events, &about, &Event::warning("VolumeFailedDelete", failure.to_string()));
             let is_away = failure.code == Code::Unavailable;
-            return Ok(Some(self.attempts.failed(&attempt, &doomed.uid, &known.pace, is_away)));
+            return Ok(Some(self.attempts.failed(&attempt, &deletion.uid, &known.backoff, is_away)));
         }
         self.attempts.forget(&attempt);
-        self.tell_deleted(doomed);
+        self.record_data_deleted(deletion);
         self.journal.erase(key);
         Ok(Some(Duration::ZERO))
     }
 
-    /// The object of what was written down is gone: whether it was still to be deleted in the end.
-    async fn settle_end(&self, key: &str, doomed: &Doomed) -> Again {
-        // Those that we saw go and that were to be deleted have been written down as gone.
-        let last = if self.notes.has_gone(&doomed.uid) { None } else { self.last_state(doomed).await? };
+    /// Decides about a journaled deletion whose PV disappeared: whether its last reclaim policy was still `Delete`.
+    async fn settle_end(&self, key: &str, deletion: &PendingDeletion) -> Again {
+        // The deletion of a PV that was observed and is to be followed by the volume's has been journaled as `gone`.
+        let last = if self.volume_state.saw_deletion(&deletion.uid) { None } else { self.last_state(deletion).await? };
         let seen = last.as_ref().map(|volume| reclaim::Seen {
             volume,
             class: None,
             served: true,
-            doomed: true,
+            deletion: true,
             written: false,
         });
-        match seen.and_then(|seen| reclaim::vanished(&seen, &doomed.driver, self.notes.honor)) {
+        match seen.and_then(|seen| reclaim::vanished(&seen, &deletion.driver, self.volume_state.honor)) {
             Some(_) => {
-                let gone = Doomed { gone: true, ..doomed.clone() };
+                let gone = PendingDeletion { gone: true, ..deletion.clone() };
                 self.journal.record(key, Entry::Delete(Box::new(gone))).await?;
             }
             None => self.journal.erase(key),
@@ -260,74 +261,80 @@ impl Control {
         Ok(Some(Duration::ZERO))
     }
 
-    /// How a volume was when it went, while nobody looked: the server remembers for a while.
-    async fn last_state(&self, doomed: &Doomed) -> Result<Option<Value>, ApiError> {
-        let found = self.api.last_state(&self.volumes, &doomed.volume, &doomed.uid, &doomed.version).await?;
+    /// The last state of a PV whose deletion was not observed, from the server's watch history, which is limited.
+    async fn last_state(&self, deletion: &PendingDeletion) -> Result<Option<Value>, ApiError> {
+        let found = self.api.last_state(&self.volumes, &deletion.volume, &deletion.uid, &deletion.version).await?;
         if found.is_none() {
             let message = format!(
-                "The volume {} went while nobody looked, and whether its policy was still Delete is not known: {} of {} is left as it is",
-                doomed.volume, doomed.handle, doomed.driver
+                "The PersistentVolume {} was deleted unobserved, and its last reclaim policy is not known: {} of {} is kept",
+                deletion.volume, deletion.handle, deletion.driver
             );
             tracing::warn!("{message}");
             let maps = Resource::new("v1", "ConfigMap", "configmaps", true);
             let about = EventSubject { resource: &maps, namespace: journal::NAMESPACE, name: journal::NAME, uid: "" };
-            crate::csi::say(&self.events, &about, &Event::warning("VolumeFailedDelete", message));
+            crate::csi::record(&self.events, &about, &Event::warning("VolumeFailedDelete", message));
         }
         Ok(found)
     }
 
-    /// Whether the claim still uses the volume: as the server says, because what follows cannot be undone.
-    async fn is_used(&self, doomed: &Doomed, leaving: bool) -> Result<bool, ApiError> {
-        let path = self.claims.object(&doomed.claim_namespace, &doomed.claim_name);
+    /// Asks the server whether the claim still uses the volume, because the deletion cannot be undone.
+    async fn is_used(&self, deletion: &PendingDeletion, leaving: bool) -> Result<bool, ApiError> {
+        let path = self.claims.object(&deletion.claim_namespace, &deletion.claim_name);
         let claim = self.api.find_promptly(&path).await?;
-        Ok(claim.is_some_and(|claim| reclaim::uses(&claim, &doomed.claim_uid, &doomed.volume, leaving)))
+        Ok(claim.is_some_and(|claim| reclaim::uses(&claim, &deletion.claim_uid, &deletion.volume, leaving)))
     }
 
-    /// A secret that is gone is done without, as a volume must be able to go. Read before it is asked whether it still is to: nothing may come between
-    /// that and the call.
-    async fn secrets_of(&self, doomed: &Doomed) -> Result<Secrets, ApiError> {
-        Ok(secrets::read(&self.api, doomed.secret.as_ref()).await?.unwrap_or_default())
+    /// Reads the Secret of the deletion. A missing Secret must not block the deletion, so it counts as empty. Read this
+    /// before the last check that the volume is still to be deleted: no request may come between that check and the
+    /// call.
+    async fn secrets_of(&self, deletion: &PendingDeletion) -> Result<Secrets, ApiError> {
+        Ok(secrets::read(&self.api, deletion.secret.as_ref()).await?.unwrap_or_default())
     }
 
-    async fn call(&self, doomed: &Doomed, known: &Known, secrets: Secrets) -> Result<(), plan::csi::Failure> {
+    async fn call(
+        &self,
+        deletion: &PendingDeletion,
+        known: &Known,
+        secrets: Secrets,
+    ) -> Result<(), plan::csi::Failure> {
         let started = Instant::now();
-        let answer = known.remote.delete(&doomed.handle, secrets).await;
+        let answer = known.remote.delete(&deletion.handle, secrets).await;
         match &answer {
             Ok(()) => {
-                self.metrics.deleted(&doomed.class, started.elapsed());
+                self.metrics.deleted(&deletion.class, started.elapsed());
                 self.used();
             }
-            Err(_) => self.metrics.deletion_failed(&doomed.class),
+            Err(_) => self.metrics.deletion_failed(&deletion.class),
         }
         answer
     }
 
-    /// Says that data was deleted, and why, of the volume and of its claim.
-    fn tell_deleted(&self, doomed: &Doomed) {
-        let Doomed { volume, driver, handle, claim_namespace, claim_name, .. } = doomed;
+    /// Records events on PV and claim that say why the data was deleted.
+    fn record_data_deleted(&self, deletion: &PendingDeletion) {
+        let PendingDeletion { volume, driver, handle, claim_namespace, claim_name, .. } = deletion;
         tracing::info!(%volume, %driver, %handle, namespace = %claim_namespace, claim = %claim_name, policy = "Delete", "deleted the data of a volume");
-        let [of_volume, of_claim] = reclaim::data_deleted(doomed);
-        let about = EventSubject { resource: &self.volumes, namespace: "", name: volume, uid: &doomed.uid };
-        crate::csi::say(&self.events, &about, &of_volume);
-        if !doomed.claim_uid.is_empty() {
+        let [of_volume, of_claim] = reclaim::data_deleted(deletion);
+        let about = EventSubject { resource: &self.volumes, namespace: "", name: volume, uid: &deletion.uid };
+        crate::csi::record(&self.events, &about, &of_volume);
+        if !deletion.claim_uid.is_empty() {
             let about = EventSubject {
                 resource: &self.claims,
                 namespace: claim_namespace,
                 name: claim_name,
-                uid: &doomed.claim_uid,
+                uid: &deletion.claim_uid,
             };
-            crate::csi::say(&self.events, &about, &of_claim);
+            crate::csi::record(&self.events, &about, &of_claim);
         }
     }
 
     fn fail_deletion(&self, volume: &Value, why: &str, known: &Known, is_away: bool) -> Duration {
-        self.tell_volume(volume, &Event::warning("VolumeFailedDelete", why));
-        self.attempts.failed(&name(volume).to_owned(), uid(volume), &known.pace, is_away)
+        self.record_volume_event(volume, &Event::warning("VolumeFailedDelete", why));
+        self.attempts.failed(&name(volume).to_owned(), uid(volume), &known.backoff, is_away)
     }
 
-    fn tell_once(&self, volume: &Value, event: Event) {
-        if self.notes.is_news(name(volume), &event.message) {
-            self.tell_volume(volume, &event);
+    fn record_event_once(&self, volume: &Value, event: Event) {
+        if self.volume_state.is_news(name(volume), &event.message) {
+            self.record_volume_event(volume, &event);
         }
     }
 }

@@ -10,11 +10,11 @@ enum Op {
     Policy(&'static str),
     DeleteVolume,
     DeleteClaim,
-    /// The binder brings the phase up to date.
+    /// The binder updates the phase.
     Bind,
-    /// The protection controller lets go of what is not bound.
+    /// The protection controller removes its finalizer from an unbound volume.
     Unprotect,
-    /// One write or one call of ours.
+    /// One write or one call of the provisioner.
     Step,
     Crash,
     /// The driver fails the next call.
@@ -27,23 +27,23 @@ struct World {
     claim: bool,
     backend: bool,
     fault: bool,
-    /// What is written down.
-    journal: Option<Doomed>,
+    /// The journal entry.
+    journal: Option<PendingDeletion>,
     memory: Memory,
-    /// The policy when the object went.
+    /// The policy when the PV was removed.
     end: Option<String>,
-    /// We knew of the end but crashed before anything was written down.
+    /// The deletion was observed, but a crash happened before it was journaled.
     forgot: bool,
 }
 
-/// What a crash loses.
+/// The state that a crash loses.
 #[derive(Default)]
 struct Memory {
     served: bool,
-    /// The backend was deleted.
+    /// The volume was deleted at the driver.
     deleted: bool,
-    /// To be written down.
-    vanished: Option<Doomed>,
+    /// A deletion still to be journaled.
+    vanished: Option<PendingDeletion>,
 }
 
 impl World {
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// A write, as the server does it; we hear of it.
+    /// A write as the server executes it; the provisioner receives the result.
     fn change(&mut self, write: impl FnOnce(&mut Value)) {
         let Some(volume) = &mut self.volume else { return };
         write(volume);
@@ -91,23 +91,23 @@ impl World {
                 volume: &last,
                 class: None,
                 served: self.memory.served,
-                doomed: self.journal.is_some(),
+                deletion: self.journal.is_some(),
                 written: false,
             };
-            let doomed = vanished(&seen, "d", true).filter(|_| !self.memory.deleted);
-            if doomed.is_none() && !self.memory.deleted {
-                // What was written down is no longer wanted.
+            let deletion = vanished(&seen, "d", true).filter(|_| !self.memory.deleted);
+            if deletion.is_none() && !self.memory.deleted {
+                // The journaled deletion is cancelled.
                 self.journal = None;
             }
-            self.memory.vanished = doomed;
+            self.memory.vanished = deletion;
             self.end = Some(last.text(&["spec", "persistentVolumeReclaimPolicy"]).to_owned());
         }
     }
 
-    /// One write or one call; false when there is nothing to do.
+    /// One write or one call; false if there is nothing to do.
     fn step(&mut self) -> bool {
-        if let Some(doomed) = self.memory.vanished.take() {
-            self.journal = Some(doomed);
+        if let Some(deletion) = self.memory.vanished.take() {
+            self.journal = Some(deletion);
             return true;
         }
         let Some(volume) = self.volume.clone() else { return self.finish_without_object() };
@@ -118,7 +118,7 @@ impl World {
             volume: &volume,
             class: None,
             served: self.memory.served,
-            doomed: self.journal.is_some(),
+            deletion: self.journal.is_some(),
             written: false,
         };
         let plan = plan(&seen, "d", true);
@@ -128,8 +128,8 @@ impl World {
             return true;
         }
         match plan.step {
-            Step::Doom(doomed) => self.journal = Some(*doomed),
-            Step::Spare => self.journal = None,
+            Step::JournalDeletion(deletion) => self.journal = Some(*deletion),
+            Step::CancelDeletion => self.journal = None,
             Step::Delete(_) => return self.call(volume.text(&["spec", "persistentVolumeReclaimPolicy"])),
             Step::Nothing | Step::Stripped => return false,
             Step::Keep(why) | Step::Failed(why) | Step::Left(why) => panic!("{why}"),
@@ -153,15 +153,15 @@ impl World {
 
     fn finish_without_object(&mut self) -> bool {
         match &mut self.journal {
-            // It went while nobody looked: the history says how.
-            Some(doomed) if !doomed.gone => {
-                doomed.gone = true;
+            // The PV was removed unobserved: the history has its last state.
+            Some(deletion) if !deletion.gone => {
+                deletion.gone = true;
                 if self.end.as_deref() != Some(DELETE) {
                     self.journal = None;
                 }
                 true
             }
-            Some(doomed) if doomed.gone && !self.claim => {
+            Some(deletion) if deletion.gone && !self.claim => {
                 if !self.memory.deleted {
                     return self.call(DELETE);
                 }
@@ -173,7 +173,7 @@ impl World {
     }
 
     fn call(&mut self, policy: &str) -> bool {
-        assert!(!self.claim, "a backend is deleted while its claim exists");
+        assert!(!self.claim, "a volume is deleted while its claim exists");
         assert_eq!(policy, DELETE);
         if !std::mem::take(&mut self.fault) {
             self.backend = false;
@@ -189,7 +189,7 @@ fn without(volume: &mut Value, finalizer: &str) {
     volume.put(&["metadata", "finalizers"], finalizers);
 }
 
-/// As much of a strategic merge patch as is used here.
+/// The parts of a strategic merge patch that are used here.
 fn strategic(volume: &mut Value, patch: &Value) {
     for finalizer in patch.items(&["metadata", "finalizers"]) {
         let mut finalizers = volume.items(&["metadata", "finalizers"]).to_vec();
@@ -221,14 +221,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
     /// H6
     #[test]
-    fn the_backend_goes_exactly_when_the_policy_says_so(
+    fn the_volume_is_deleted_exactly_when_the_policy_says_so(
         policy in prop_oneof![Just(DELETE), Just(RETAIN)],
         is_static in any::<bool>(),
         ops in proptest::collection::vec(op(), 0..40),
     ) {
         let mut world = World::new(policy, is_static);
         world.apply(Op::Bind);
-        // A static volume that nobody of us saw bound is kept, and asks: that is another test.
+        // A static volume that was never seen bound is kept until confirmed, which another test covers.
         world.apply(Op::Step);
         for op in ops {
             world.apply(op);
@@ -242,7 +242,7 @@ proptest! {
         }
         prop_assert!(world.volume.is_none(), "nothing is stuck");
         prop_assert!(world.journal.is_none(), "nothing is left written down: {:?}", world.journal);
-        // That nothing is lost is asserted with each call.
+        // Each call asserts that no data is lost.
         if world.end.expect("it went") == DELETE {
             prop_assert!(!world.backend || world.forgot, "leaked");
         }

@@ -1,6 +1,7 @@
-//! When to try again: each key waits longer with each failure, and no event makes it come sooner, unless what it depends on changed.
+//! Backoff per key. The delay grows with each failure, and no event shortens it unless what the attempt depends on has
+//! changed.
 
-use super::endpoint::Pace;
+use super::endpoint::DriverBackoff;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard};
@@ -12,7 +13,7 @@ pub struct Attempts<K> {
 }
 
 struct Attempt {
-    /// What it depended on.
+    /// What the attempt depended on.
     basis: String,
     failures: u32,
     not_before: Instant,
@@ -23,7 +24,7 @@ impl<K: Eq + Hash + Clone> Attempts<K> {
         Attempts { state: Mutex::default() }
     }
 
-    /// How long a key still has to wait, if what it depends on is as it was.
+    /// How long a key still has to wait. `None` also when what it depends on has changed.
     pub fn wait(&self, key: &K, basis: &str) -> Option<Duration> {
         let mut state = self.lock();
         let attempt = state.get(key)?;
@@ -35,16 +36,16 @@ impl<K: Eq + Hash + Clone> Attempts<K> {
         (!left.is_zero()).then_some(left)
     }
 
-    /// It failed: how long it waits now.
-    pub fn failed(&self, key: &K, basis: &str, pace: &Pace, is_away: bool) -> Duration {
+    /// Records a failed attempt; returns the backoff.
+    pub fn failed(&self, key: &K, basis: &str, backoff: &DriverBackoff, is_away: bool) -> Duration {
         let failures =
             self.lock().get(key).filter(|attempt| attempt.basis == basis).map_or(0, |attempt| attempt.failures);
-        let wait = pace.after(failures, is_away);
+        let wait = backoff.after(failures, is_away);
         self.rest(key, basis, failures + 1, wait);
         wait
     }
 
-    /// It rests for so long.
+    /// Makes a key wait for the given time.
     pub fn rest(&self, key: &K, basis: &str, failures: u32, wait: Duration) {
         let attempt = Attempt { basis: basis.to_owned(), failures, not_before: Instant::now() + wait };
         self.lock().insert(key.clone(), attempt);
@@ -66,16 +67,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_key_waits_unless_what_it_depends_on_changed() {
         let attempts = Attempts::new();
-        let pace = Pace::default();
+        let backoff = DriverBackoff::default();
         assert_eq!(attempts.wait(&"a", "x"), None);
-        assert_eq!(attempts.failed(&"a", "x", &pace, false), Duration::from_secs(1));
-        assert_eq!(attempts.failed(&"a", "x", &pace, false), Duration::from_secs(2));
+        assert_eq!(attempts.failed(&"a", "x", &backoff, false), Duration::from_secs(1));
+        assert_eq!(attempts.failed(&"a", "x", &backoff, false), Duration::from_secs(2));
         assert_eq!(attempts.wait(&"a", "x"), Some(Duration::from_secs(2)));
         tokio::time::advance(Duration::from_secs(2)).await;
         assert_eq!(attempts.wait(&"a", "x"), None);
-        assert_eq!(attempts.failed(&"a", "x", &pace, false), Duration::from_secs(4));
+        assert_eq!(attempts.failed(&"a", "x", &backoff, false), Duration::from_secs(4));
         assert_eq!(attempts.wait(&"a", "y"), None, "something changed");
-        assert_eq!(attempts.failed(&"a", "y", &pace, false), Duration::from_secs(1));
+        assert_eq!(attempts.failed(&"a", "y", &backoff, false), Duration::from_secs(1));
         attempts.forget(&"a");
         assert_eq!(attempts.wait(&"a", "y"), None);
     }

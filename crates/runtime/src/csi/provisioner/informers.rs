@@ -1,8 +1,11 @@
-//! What the provisioner sees, and whom a change concerns. Keys without a namespace are volumes, by name; a claim that has no volume
-//! yet goes by the name that its volume will have, so that making and deleting one volume are never under way at once. Keys with a
-//! namespace are claims that may be sources of copies, and the key without anything is about capacity.
+//! The caches of the provisioner, and the keys that a change adds to the queue.
+//!
+//! - No namespace and a name: a volume. A claim without a volume uses the name that its volume will have, so that
+//!   creating and deleting one volume never run at once.
+//! - A namespace and a name: a claim that may be the source of copies.
+//! - The empty key: the capacity objects.
 
-use super::notes::Notes;
+use super::volume_state::VolumeState;
 use crate::api::Resource;
 use crate::cache::{Cache, Index, Key, key};
 use crate::csi::drivers::Drivers;
@@ -14,12 +17,12 @@ use plan::csi::cloning::{self, Start};
 use plan::csi::{migration, provision, reclaim};
 use std::sync::Arc;
 
-pub struct Sight {
+pub struct Informers {
     pub claims: Cache,
-    /// Claims by what they wait for: the keys of [`waited_for`].
+    /// Claims by what they wait for; the keys come from [`waited_for`].
     waiting: Index,
     pub volumes: Cache,
-    /// Volumes by what their drivers call them.
+    /// Volumes by volume handle.
     by_handle: Index,
     pub classes: Cache,
     pub nodes: Cache,
@@ -28,12 +31,12 @@ pub struct Sight {
     attached: Index,
 }
 
-impl Sight {
-    pub fn new() -> Sight {
+impl Informers {
+    pub fn new() -> Informers {
         let claims = Cache::default();
         let volumes = Cache::default();
         let attachments = Cache::default();
-        Sight {
+        Informers {
             waiting: claims.index(waited_for),
             attached: attachments.index(|attachment| vec![volume_key(attached_volume(attachment))]),
             claims,
@@ -47,12 +50,12 @@ impl Sight {
         }
     }
 
-    /// What is followed, and what its changes wake. Volumes that come and go are noted as they do.
-    pub fn sources(&self, notes: &Arc<Notes>, drivers: &Drivers) -> Vec<Source> {
-        let (notes, drivers, classes) = (notes.clone(), drivers.clone(), self.classes.clone());
+    /// The watches, with the keys that their changes add. Changes of volumes are also recorded in `volume_state`.
+    pub fn sources(&self, volume_state: &Arc<VolumeState>, drivers: &Drivers) -> Vec<Source> {
+        let (volume_state, drivers, classes) = (volume_state.clone(), drivers.clone(), self.classes.clone());
         let volumes = Source::with_changed(crate::csi::volumes(), move |changed| {
             let volume = changed.after.as_ref().or(changed.before.as_ref()).expect("a change is of something");
-            notes.see(changed, &drivers, &classes);
+            volume_state.see(changed, &drivers, &classes);
             vec![volume_key(name(volume))]
         });
         let waiting = self.waiting.clone();
@@ -62,12 +65,12 @@ impl Sight {
         });
         let attachments = resource("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments");
         let attachments = Source::new(attachments, |attachment| vec![volume_key(attached_volume(attachment))]);
-        // It may be heard of after its CSINode. Most of its changes are signs of life, which say nothing about places.
+        // The Node may arrive after its CSINode. Most updates of a Node are heartbeats, which do not change topology.
         let nodes = Source::changing(resource("v1", "Node", "nodes"), |before, after| {
             let [before, after] = [before, after].map(|node| node.map(|node| node.members(&["metadata", "labels"])));
             if before == after { Vec::new() } else { vec![Key::default()] }
         });
-        // A node that has the driver now may be in a place of its own.
+        // A CSINode that now lists the driver may add a topology segment.
         let csi_nodes = Source::new(resource("storage.k8s.io/v1", "CSINode", "csinodes"), |_| vec![Key::default()]);
         vec![
             Source::changing(crate::csi::claims(), wake_for_claim).into(self.claims.clone()),
@@ -83,7 +86,7 @@ impl Sight {
         self.volumes.get(&volume_key(name))
     }
 
-    /// The objects that stand for a backend volume.
+    /// The PVs that reference a volume of a driver.
     pub fn standing_for(&self, driver: &str, handle: &str) -> Vec<Arc<Value>> {
         let mut volumes = self.by_handle.get(&volume_key(handle));
         volumes.retain(|volume| is_at(volume, driver));
@@ -99,23 +102,23 @@ impl Sight {
         self.waiting.get(&for_volume(volume)).into_iter().next()
     }
 
-    /// The claims that wait to be a copy of another one.
+    /// The claims that wait to become a copy of this claim.
     pub fn copies(&self, namespace: &str, source: &str) -> Vec<Arc<Value>> {
         self.waiting.get(&for_source(namespace, source))
     }
 
-    /// The claims that are on their way out and held as sources of copies.
+    /// The deleted claims that still exist because they are sources of copies.
     pub fn held_sources(&self) -> Vec<Key> {
         self.claims.all().iter().filter(|claim| cloning::is_held(claim)).map(|claim| key(claim)).collect()
     }
 
-    /// The node that a volume is attached to, or is to be, or is about to be no more.
+    /// The node of the volume's VolumeAttachment, whether it is attached, attaching or detaching.
     pub fn attached_to(&self, volume: &str) -> Option<String> {
         let attachment = self.attached.get(&volume_key(volume)).into_iter().next()?;
         Some(attachment.text(&["spec", "nodeName"]).to_owned())
     }
 
-    /// All that may concern drivers that were not known before.
+    /// The keys of all claims and volumes that may concern a driver that just responded for the first time.
     pub fn everything(&self) -> Vec<Key> {
         let claims = self.claims.all().into_iter().filter(|claim| is_waiting(claim)).map(|claim| claim_volume(&claim));
         let volumes = self.volumes.all().into_iter().map(|volume| volume_key(name(&volume)));
@@ -127,7 +130,7 @@ pub fn volume_key(name: &str) -> Key {
     ("".into(), name.into())
 }
 
-/// Whether a volume's backend is at a driver, whoever made it.
+/// Whether the volume is of this driver, whoever provisioned it.
 pub fn is_at(volume: &Value, driver: &str) -> bool {
     reclaim::is_of(volume, driver) || plan::csi::csi_source(volume).is_some_and(|(of, _)| of == driver)
 }
@@ -152,7 +155,7 @@ fn wake_for_claim(before: Option<&Value>, after: Option<&Value>) -> Vec<Key> {
     }
     match (before, after) {
         (_, Some(claim)) if terminating(claim) => keys.push(key(claim)),
-        // Volumes may have waited for its end, of which their objects can no longer tell.
+        // Volumes may have waited for this claim's deletion, and the key of such a volume cannot be found from its PV.
         (Some(gone), None) => {
             keys.push(claim_volume(gone));
             keys.push(volume_key(gone.text(&["spec", "volumeName"])));

@@ -1,4 +1,4 @@
-//! What the binder sees: caches with indexes, whom a change concerns, and which volumes claims hold.
+//! The binder's caches and indexes, the keys that a change adds to the queue, and the volumes that claims hold.
 
 use super::figures::Figures;
 use crate::api::Resource;
@@ -17,38 +17,38 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A kind's resource and its objects.
+/// A resource and its cached objects.
 pub struct Kind {
     pub resource: Resource,
     pub cache: Cache,
 }
 
-pub struct Sight {
+pub struct Informers {
     pub claims: Kind,
     pub volumes: Kind,
     classes: Kind,
-    /// Pods that are on no node: with those that are, claims have found their node already.
+    /// Pods without a node. A claim of a pod with a node has its node already.
     pods: Kind,
     /// Volumes by the claim that their `claimRef` names.
     reserved: Index,
-    /// Free volumes by shelf and size.
+    /// Available volumes by shelf and size.
     shelves: Index,
-    /// Claims by the volume that they name.
+    /// Claims by their `volumeName`.
     naming: Index,
-    /// Claims that were never bound, by class; those without class under `None`'s key.
+    /// Unbound claims by class; those without a class under the key of `None`.
     unbound: Index,
     pods_of: Index,
     held: Arc<Holds>,
-    /// The uids of claims that were seen to go and never had a volume.
+    /// Uids of deleted claims that never had a volume.
     went_without: Mutex<HashSet<String>>,
 }
 
-/// How many of these are remembered; beyond that the memory starts over. Each matters for a moment only.
+/// Most uids to remember; beyond that the set is cleared. Each matters only for a moment.
 const GONE_MAX: usize = 10_000;
 
-impl Sight {
-    /// Volumes whose turn came while a claim held them have it in `queue` when it lets go.
-    pub fn new(queue: Arc<Queue<Key>>) -> Sight {
+impl Informers {
+    /// `queue` gets a volume whose reconcile was skipped while a claim held it.
+    pub fn new(queue: Arc<Queue<Key>>) -> Informers {
         let kind = |api_version, kind, plural, namespaced| Kind {
             resource: Resource::new(api_version, kind, plural, namespaced),
             cache: Cache::default(),
@@ -57,7 +57,7 @@ impl Sight {
         let volumes = kind("v1", "PersistentVolume", "persistentvolumes", false);
         let classes = kind("storage.k8s.io/v1", "StorageClass", "storageclasses", false);
         let pods = kind("v1", "Pod", "pods", true);
-        Sight {
+        Informers {
             reserved: volumes.cache.index(|volume| claim_of(volume).into_iter().collect()),
             shelves: volumes.cache.index(|volume| bind::place(volume).as_ref().map(place_key).into_iter().collect()),
             naming: claims.cache.index(|claim| volume_of(claim).into_iter().collect()),
@@ -76,7 +76,7 @@ impl Sight {
         }
     }
 
-    pub fn sources(self: &Arc<Sight>, figures: &Figures, scope: &NamespaceScope) -> Vec<Source> {
+    pub fn sources(self: &Arc<Informers>, figures: &Figures, scope: &NamespaceScope) -> Vec<Source> {
         let (by_claim, by_volume, by_class, by_pod) = (self.clone(), self.clone(), self.clone(), self.clone());
         let (of_claims, of_volumes, scope) = (figures.clone(), figures.clone(), scope.clone());
         let claims = Source::with_changed(self.claims.resource.clone(), move |changed| {
@@ -115,7 +115,7 @@ impl Sight {
         }
     }
 
-    /// The claim itself; and, when its part in a pair changed, the volumes of that pair.
+    /// The claim itself, and if its binding changed, the volumes of that binding.
     fn woken_by_claim(&self, before: Option<&Value>, after: Option<&Value>) -> Vec<Key> {
         let pairing = |claim: &Value| (uid(claim).to_owned(), volume_of(claim), is_bound(claim));
         let Some(any) = after.or(before) else { return Vec::new() };
@@ -135,7 +135,7 @@ impl Sight {
         claims.iter().map(|claim| key(claim)).collect()
     }
 
-    /// A volume and the claims that it concerns.
+    /// A volume, the claims that name it, and the claim that it references.
     pub fn around(&self, volume: &Value) -> Vec<Key> {
         let key = key(volume);
         let naming = self.naming.get(&key);
@@ -147,18 +147,19 @@ impl Sight {
         self.classes.cache.get(&("".into(), class.into()))
     }
 
-    /// Whether a claim holds the volume. If so, the volume has its turn when the claim lets go of it, however that ends.
+    /// Whether a claim holds the volume. If so, the volume is requeued when the claim releases it, whatever the
+    /// outcome.
     pub fn is_held(&self, volume: &str) -> bool {
-        self.held.lock().get_mut(volume).map(|missed_its_turn| *missed_its_turn = true).is_some()
+        self.held.lock().get_mut(volume).map(|was_skipped| *was_skipped = true).is_some()
     }
 
-    /// Looks for a claim: what it finds among the free volumes is held.
+    /// The view of one claim. The available volume that it finds is held.
     pub fn look(&self) -> Look<'_> {
-        Look { sight: self, held: RefCell::default() }
+        Look { informers: self, held: RefCell::default() }
     }
 }
 
-impl Seen for Sight {
+impl Seen for Informers {
     fn volume(&self, name: &str) -> Option<Arc<Value>> {
         self.volumes.cache.get(&("".into(), name.into()))
     }
@@ -166,7 +167,7 @@ impl Seen for Sight {
         self.claims.cache.get(&(namespace.into(), name.into()))
     }
     fn class(&self, name: &str) -> Option<Arc<Value>> {
-        Sight::class(self, name)
+        Informers::class(self, name)
     }
     fn went_without(&self, claim_uid: &str) -> bool {
         self.went_without.lock().expect("no panic happens under this lock").contains(claim_uid)
@@ -186,13 +187,13 @@ impl Seen for Sight {
     }
 }
 
-/// What one claim sees: volumes that other claims hold are not free.
+/// The view of one claim: volumes that other claims hold are not available.
 pub struct Look<'a> {
-    sight: &'a Sight,
+    informers: &'a Informers,
     held: RefCell<Option<Held>>,
 }
 
-/// The volumes that claims are busy with, by name, and whether their own turn came meanwhile.
+/// The volumes that claims hold, by name. The value: a reconcile of the volume was skipped meanwhile.
 struct Holds {
     volumes: Mutex<HashMap<Arc<str>, bool>>,
     queue: Arc<Queue<Key>>,
@@ -204,7 +205,7 @@ impl Holds {
     }
 }
 
-/// A volume that a claim is busy with, until this is dropped.
+/// A volume that a claim holds until this is dropped.
 pub struct Held {
     volume: Arc<Value>,
     all: Arc<Holds>,
@@ -226,7 +227,7 @@ impl Drop for Held {
 }
 
 impl Look<'_> {
-    /// Holds the volume that a plan changes. `None`: another claim holds it.
+    /// Holds the volume that a plan changes. `None` if another claim holds it.
     pub fn hold(self, plan: &Plan) -> Option<Option<Held>> {
         let changed = plan.actions.iter().find_map(|action| match action {
             Action::Patch { of, .. } if of.is_volume() => Some(of),
@@ -237,44 +238,44 @@ impl Look<'_> {
         if found.as_ref().is_some_and(|held| name(&held.volume) == changed.name) {
             return Some(found);
         }
-        let volume = self.sight.volume(&changed.name)?;
-        match self.sight.held.lock().entry(changed.name.as_str().into()) {
+        let volume = self.informers.volume(&changed.name)?;
+        match self.informers.held.lock().entry(changed.name.as_str().into()) {
             Entry::Vacant(place) => drop(place.insert(false)),
             Entry::Occupied(_) => return None,
         }
-        Some(Some(Held { volume, all: self.sight.held.clone() }))
+        Some(Some(Held { volume, all: self.informers.held.clone() }))
     }
 }
 
 impl Seen for Look<'_> {
     fn volume(&self, name: &str) -> Option<Arc<Value>> {
-        self.sight.volume(name)
+        self.informers.volume(name)
     }
     fn claim(&self, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        self.sight.claim(namespace, name)
+        self.informers.claim(namespace, name)
     }
     fn class(&self, name: &str) -> Option<Arc<Value>> {
-        self.sight.class(name)
+        self.informers.class(name)
     }
     fn went_without(&self, claim_uid: &str) -> bool {
-        self.sight.went_without(claim_uid)
+        self.informers.went_without(claim_uid)
     }
     fn default_class(&self) -> Option<String> {
-        self.sight.default_class()
+        self.informers.default_class()
     }
     fn reserved(&self, namespace: &str, claim: &str) -> Vec<Arc<Value>> {
-        self.sight.reserved(namespace, claim)
+        self.informers.reserved(namespace, claim)
     }
     fn first(&self, from: &Place, takes: &dyn Fn(&Value) -> bool) -> Option<Arc<Value>> {
-        let mut held = self.sight.held.lock();
-        let volume = self.sight.first(from, &|volume| !held.contains_key(name(volume)) && takes(volume))?;
+        let mut held = self.informers.held.lock();
+        let volume = self.informers.first(from, &|volume| !held.contains_key(name(volume)) && takes(volume))?;
         held.insert(name(&volume).into(), false);
         drop(held);
-        self.held.replace(Some(Held { volume: volume.clone(), all: self.sight.held.clone() }));
+        self.held.replace(Some(Held { volume: volume.clone(), all: self.informers.held.clone() }));
         Some(volume)
     }
     fn waiting_pods(&self, namespace: &str, claim: &str) -> Vec<String> {
-        self.sight.waiting_pods(namespace, claim)
+        self.informers.waiting_pods(namespace, claim)
     }
 }
 
@@ -303,7 +304,7 @@ fn claims_of(pod: &Value) -> Vec<Key> {
     protect::claims_of(pod).map(|claim| (namespace(pod).into(), claim.into())).collect()
 }
 
-/// What matters here of claims.
+/// The claim fields whose change triggers a reconcile.
 const OF_CLAIMS: &[&[&str]] = &[
     &["metadata", "uid"],
     &["metadata", "annotations"],
@@ -321,24 +322,24 @@ mod tests {
     use object::json;
 
     #[tokio::test]
-    async fn a_volume_that_missed_its_turn_has_it_when_it_is_let_go() {
+    async fn a_volume_skipped_while_held_is_requeued_when_released() {
         let queue = Arc::new(Queue::new(crate::Metrics::default().queue("test")));
-        let sight = Sight::new(queue.clone());
+        let informers = Informers::new(queue.clone());
         let volume = json!({
             "metadata": {"name": "v", "uid": "1", "resourceVersion": "1"},
             "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]},
             "status": {"phase": "Available"},
         });
-        sight.volumes.cache.wrote(volume.clone());
-        let place = bind::place(&volume).expect("it is free");
-        let look = sight.look();
-        assert!(!sight.is_held("v"));
+        informers.volumes.cache.wrote(volume.clone());
+        let place = bind::place(&volume).expect("it is available");
+        let look = informers.look();
+        assert!(!informers.is_held("v"));
         assert!(look.first(&place, &|_| true).is_some());
-        assert!(sight.is_held("v"));
-        assert!(sight.look().first(&place, &|_| true).is_none(), "it is not free for others");
-        // The claim goes away without having done anything with it.
+        assert!(informers.is_held("v"));
+        assert!(informers.look().first(&place, &|_| true).is_none(), "other claims do not see it");
+        // The claim changes nothing.
         drop(look);
         assert_eq!(queue.next().await, ("".into(), "v".into()));
-        assert!(!sight.is_held("v"));
+        assert!(!informers.is_held("v"));
     }
 }

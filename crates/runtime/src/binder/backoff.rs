@@ -1,4 +1,4 @@
-//! How long to wait with an operation that failed: longer each time.
+//! Backoff per object for failed operations.
 
 use crate::cache::Key;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ const FIRST: Duration = Duration::from_millis(500);
 const MAX: Duration = Duration::from_secs(122);
 
 #[derive(Default)]
-pub struct Pauses {
+pub struct ObjectBackoff {
     failed: HashMap<Key, Failed>,
 }
 
@@ -19,14 +19,14 @@ struct Failed {
     until: Instant,
 }
 
-impl Pauses {
-    /// How long an operation on this object must still wait.
+impl ObjectBackoff {
+    /// How long an operation on this object still has to wait.
     pub fn left(&self, key: &Key, uid: &str) -> Option<Duration> {
         let failed = self.failed.get(key).filter(|failed| failed.uid == uid)?;
         Some(failed.until.duration_since(Instant::now())).filter(|left| !left.is_zero())
     }
 
-    /// The operation failed. Returns how long it must wait now.
+    /// Records a failed operation; returns the backoff.
     pub fn fail(&mut self, key: &Key, uid: &str) -> Duration {
         let before = self.failed.get(key).filter(|failed| failed.uid == uid);
         let times = before.map_or(0, |failed| failed.times);
@@ -46,19 +46,19 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn pauses_double_and_are_of_one_object() {
-        let mut pauses = Pauses::default();
+    async fn backoff_doubles_and_is_per_object() {
+        let mut backoff = ObjectBackoff::default();
         let key: Key = ("".into(), "v".into());
-        assert_eq!(pauses.left(&key, "a"), None);
-        assert_eq!(pauses.fail(&key, "a"), FIRST);
-        assert_eq!(pauses.left(&key, "a"), Some(FIRST));
-        assert_eq!(pauses.left(&key, "b"), None, "another object under the name");
+        assert_eq!(backoff.left(&key, "a"), None);
+        assert_eq!(backoff.fail(&key, "a"), FIRST);
+        assert_eq!(backoff.left(&key, "a"), Some(FIRST));
+        assert_eq!(backoff.left(&key, "b"), None, "another object of the same name");
         tokio::time::advance(FIRST).await;
-        assert_eq!(pauses.left(&key, "a"), None);
-        assert_eq!(pauses.fail(&key, "a"), FIRST * 2);
-        let last = (0..20).map(|_| pauses.fail(&key, "a")).last();
+        assert_eq!(backoff.left(&key, "a"), None);
+        assert_eq!(backoff.fail(&key, "a"), FIRST * 2);
+        let last = (0..20).map(|_| backoff.fail(&key, "a")).last();
         assert_eq!(last, Some(MAX));
-        pauses.forget(&key);
-        assert_eq!(pauses.fail(&key, "a"), FIRST);
+        backoff.forget(&key);
+        assert_eq!(backoff.fail(&key, "a"), FIRST);
     }
 }

@@ -1,4 +1,5 @@
-//! What the provisioner remembers between turns. A crash loses it: what must not be lost is in the journal or on the objects.
+//! What the provisioner remembers about volumes between reconciles. It is lost in a crash: what must survive is in the
+//! journal or on the objects.
 
 use crate::cache::{Cache, Changed, Key};
 use crate::csi::drivers::{Drivers, Known};
@@ -7,63 +8,66 @@ use object::Value;
 use object::access::{Access, name, uid};
 use object::kinds::volumes::class_of;
 use plan::csi::Failure;
-use plan::csi::journal::Doomed;
-use plan::csi::outcome::{self, Created, Doubt, Outcome};
+use plan::csi::journal::PendingDeletion;
+use plan::csi::outcome::{self, Created, Outcome, Uncertainty};
 use plan::csi::provision::Intent;
 use plan::csi::reclaim;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::time::Instant;
 
-pub struct Notes {
-    /// Whether the reclaim policy is honoured in any order of deletion.
+pub struct VolumeState {
+    /// Whether the reclaim policy is honoured whatever is deleted first, claim or volume (gate HonorPVReclaimPolicy).
     pub honor: bool,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// By the volume's name: what is not known about earlier calls for it.
-    doubts: HashMap<String, Doubt>,
-    /// The names of volumes whose driver does not say whether it has copied them: their sources do not wait for them.
+    /// By volume name: whether earlier CreateVolume calls may have succeeded.
+    uncertain: HashMap<String, Uncertainty>,
+    /// Names of volumes that are copies and whose sources need not wait for them, although the driver has not
+    /// last_message whether it made the copy.
     sourceless: HashSet<String>,
-    /// By the volume's name: what a driver made, whose object could not be saved yet.
+    /// By volume name: PVs of volumes that a driver created, but that could not be saved yet.
     made: HashMap<String, Arc<Value>>,
-    /// By the volume's name: when its making began.
+    /// By volume name: when provisioning began.
     begun: HashMap<String, Instant>,
-    /// By the volume's uid: the claim that it was made for or seen bound to, until its record says so.
+    /// By volume uid: the claim that the volume was created for or seen bound to, until the volume's annotation records
+    /// it.
     served: HashMap<String, String>,
-    /// By the volume's uid: what is being deleted; with what is to be written down, if its object went meanwhile and it fails.
-    deleting: HashMap<String, Option<Doomed>>,
-    /// The uids of volumes whose backend is deleted while their object is still there.
+    /// By volume uid: volumes whose DeleteVolume call is running. The value is set if the PV was deleted meanwhile: it
+    /// is the entry to journal if the call fails.
+    deleting: HashMap<String, Option<PendingDeletion>>,
+    /// Uids of PVs that still exist although their volume was deleted at the driver.
     deleted: HashSet<String>,
-    /// By the volume's name: what went unheld and is to be written down.
-    vanished: HashMap<String, Doomed>,
-    /// The uids of volumes that were seen to go, as they were then.
+    /// By volume name: PVs that were deleted without our finalizer; the journal entry is still to be written.
+    vanished: HashMap<String, PendingDeletion>,
+    /// Uids of PVs whose deletion was observed together with their last state.
     gone: HashSet<String>,
-    /// Volumes that went before all drivers were met: one of those may turn out to be responsible.
+    /// PVs deleted before every driver had responded: one of these drivers may own the volume.
     unclaimed: Vec<Gone>,
-    /// Of which volume what was said last, where it is said only once.
-    said: HashMap<String, String>,
+    /// Last event message per volume, to suppress repeats.
+    last_message: HashMap<String, String>,
 }
 
-/// A volume that is not there any more.
+/// A PV that was deleted.
 struct Gone {
-    /// As it was in the end, or when it was seen last.
+    /// Its last state, or the last state that was seen.
     volume: Arc<Value>,
-    /// Nobody said how it was in the end.
-    unheard: bool,
+    /// The delete event was missed, so the last state is not known.
+    last_state_unknown: bool,
 }
 
-/// How many volumes that are gone are remembered; beyond that the memory starts over, and history is asked instead.
+/// Most deleted PVs to remember. Beyond it the set is cleared, and the server's history answers instead.
 const GONE_MAX: usize = 10_000;
 
-impl Notes {
-    pub fn new(honor: bool) -> Notes {
-        Notes { honor, state: Mutex::default() }
+impl VolumeState {
+    pub fn new(honor: bool) -> VolumeState {
+        VolumeState { honor, state: Mutex::default() }
     }
 
-    /// Takes note of a volume as it was and as it is.
+    /// Records what a change of a PV says about it.
     pub fn see(&self, changed: &Changed, drivers: &Drivers, classes: &Cache) {
         match (&changed.before, &changed.after) {
             (_, Some(volume)) => {
@@ -76,7 +80,11 @@ impl Notes {
                 }
             }
             (Some(volume), None) => {
-                self.see_go(Gone { volume: volume.clone(), unheard: changed.last_state_unknown }, drivers, classes);
+                self.see_go(
+                    Gone { volume: volume.clone(), last_state_unknown: changed.last_state_unknown },
+                    drivers,
+                    classes,
+                );
             }
             (None, None) => {}
         }
@@ -84,7 +92,7 @@ impl Notes {
 
     fn see_go(&self, gone: Gone, drivers: &Drivers, classes: &Cache) {
         let mut state = self.lock();
-        // In this order: whoever is met in between is then found.
+        // Read this first: a driver that responds between the two calls is then found by the second.
         let are_all_met = drivers.are_all_met();
         match responsible(&gone.volume, drivers) {
             Some(known) => state.see_go(&gone, &known.driver.name, classes, self.honor),
@@ -93,7 +101,7 @@ impl Notes {
         }
     }
 
-    /// Takes note of volumes of drivers that are known by now and went before; returns their names.
+    /// Processes deleted PVs of drivers that have responded by now; returns the names of all PVs that were waiting.
     pub fn claim(&self, drivers: &Drivers, classes: &Cache) -> Vec<String> {
         let unclaimed = std::mem::take(&mut self.lock().unclaimed);
         let names = unclaimed.iter().map(|gone| name(&gone.volume).to_owned()).collect();
@@ -101,24 +109,25 @@ impl Notes {
         names
     }
 
-    pub fn vanished(&self, volume: &str) -> Option<Doomed> {
+    pub fn vanished(&self, volume: &str) -> Option<PendingDeletion> {
         self.lock().vanished.get(volume).cloned()
     }
-    pub fn all_vanished(&self) -> Vec<Doomed> {
+    pub fn all_vanished(&self) -> Vec<PendingDeletion> {
         let state = self.lock();
         state.vanished.values().chain(state.deleting.values().flatten()).cloned().collect()
     }
-    pub fn wrote_vanished(&self, doomed: &Doomed) {
+    pub fn wrote_vanished(&self, deletion: &PendingDeletion) {
         let mut state = self.lock();
-        if state.vanished.get(&doomed.volume) == Some(doomed) {
-            state.vanished.remove(&doomed.volume);
+        if state.vanished.get(&deletion.volume) == Some(deletion) {
+            state.vanished.remove(&deletion.volume);
         }
     }
-    pub fn has_gone(&self, volume_uid: &str) -> bool {
+    pub fn saw_deletion(&self, volume_uid: &str) -> bool {
         self.lock().gone.contains(volume_uid)
     }
 
-    /// Whether a volume was made for the claim that it names, or seen bound to it, beyond what its record says.
+    /// Whether the volume was created for the claim that it references, or seen bound to it. Its annotation may not say
+    /// so yet.
     pub fn has_served(&self, volume: &Value) -> bool {
         self.lock().has_served(volume)
     }
@@ -127,21 +136,21 @@ impl Notes {
         self.lock().served.insert(uid(volume).to_owned(), claim);
     }
 
-    /// A volume is being deleted at its driver, from here to [`Notes::end_deletion`].
-    pub fn begin_deletion(&self, doomed: &Doomed) {
+    /// Marks that DeleteVolume is called for a volume, until [`VolumeState::end_deletion`].
+    pub fn begin_deletion(&self, deletion: &PendingDeletion) {
         let mut state = self.lock();
-        // Its object may have gone a moment ago.
-        let is_it = state.vanished.get(&doomed.volume).is_some_and(|vanished| vanished.uid == doomed.uid);
-        let went = if is_it { state.vanished.remove(&doomed.volume) } else { None };
-        state.deleting.insert(doomed.uid.clone(), went);
+        // The PV may have been deleted just now.
+        let is_it = state.vanished.get(&deletion.volume).is_some_and(|vanished| vanished.uid == deletion.uid);
+        let went = if is_it { state.vanished.remove(&deletion.volume) } else { None };
+        state.deleting.insert(deletion.uid.clone(), went);
     }
     pub fn end_deletion(&self, volume_uid: &str, done: bool) {
         let mut state = self.lock();
         let went = state.deleting.remove(volume_uid).flatten();
         match went {
-            // It is all over.
+            // Volume and PV are both deleted.
             Some(_) if done => {}
-            Some(doomed) => drop(state.vanished.insert(doomed.volume.clone(), doomed)),
+            Some(deletion) => drop(state.vanished.insert(deletion.volume.clone(), deletion)),
             None if done => drop(state.deleted.insert(volume_uid.to_owned())),
             None => {}
         }
@@ -150,27 +159,27 @@ impl Notes {
         self.lock().deleted.contains(volume_uid)
     }
 
-    /// Earlier calls may have been made whose answers are unknown.
-    pub fn doubt(&self, volume: &str) {
-        self.lock().doubts.insert(volume.to_owned(), Doubt::open());
+    /// Marks that earlier CreateVolume calls may have been made whose responses are unknown.
+    pub fn mark_uncertain(&self, volume: &str) {
+        self.lock().uncertain.insert(volume.to_owned(), Uncertainty::open());
     }
-    pub fn is_doubted(&self, volume: &str) -> bool {
-        self.lock().doubts.contains_key(volume)
+    pub fn is_uncertain(&self, volume: &str) -> bool {
+        self.lock().uncertain.contains_key(volume)
     }
-    pub fn judge(&self, intent: &Intent, answer: Result<Created, Failure>, now: Timestamp) -> Outcome {
+    pub fn classify(&self, intent: &Intent, answer: Result<Created, Failure>, now: Timestamp) -> Outcome {
         let mut state = self.lock();
-        let doubt = state.doubts.entry(intent.request.name.clone()).or_default();
-        outcome::judge(intent, answer, doubt, now)
+        let uncertainty = state.uncertain.entry(intent.request.name.clone()).or_default();
+        outcome::classify(intent, answer, uncertainty, now)
     }
-    /// The making of a volume is settled.
+    /// Forgets the state of provisioning, because no CreateVolume call is open.
     pub fn settled(&self, volume: &str) {
         let mut state = self.lock();
-        state.doubts.remove(volume);
+        state.uncertain.remove(volume);
         state.made.remove(volume);
         state.sourceless.remove(volume);
     }
 
-    /// The source of a copy need not wait for it any more; whether that is news.
+    /// Marks that the source of a copy need not wait for it; returns whether this is new.
     pub fn frees_source(&self, volume: &str) -> bool {
         self.lock().sourceless.insert(volume.to_owned())
     }
@@ -192,9 +201,9 @@ impl Notes {
         self.lock().made.insert(volume.to_owned(), object.clone());
     }
 
-    /// Whether this is news about a volume.
+    /// Whether the message differs from the last one for this volume. Remembers it.
     pub fn is_news(&self, volume: &str, message: &str) -> bool {
-        let before = self.lock().said.insert(volume.to_owned(), message.to_owned());
+        let before = self.lock().last_message.insert(volume.to_owned(), message.to_owned());
         before.as_deref() != Some(message)
     }
 
@@ -209,33 +218,33 @@ fn responsible(volume: &Value, drivers: &Drivers) -> Option<Known> {
 
 impl State {
     fn see_go(&mut self, gone: &Gone, driver: &str, classes: &Cache, honor: bool) {
-        let Gone { volume, unheard } = gone;
+        let Gone { volume, last_state_unknown } = gone;
         let class: Option<Key> = class_of(volume).map(|class| ("".into(), class.into()));
         let class = class.and_then(|key| classes.get(&key));
         let seen = reclaim::Seen {
             volume,
             class: class.as_deref(),
             served: self.has_served(volume),
-            doomed: false,
+            deletion: false,
             written: false,
         };
         let was_deleted = self.deleted.remove(uid(volume));
-        // Where nobody said how it was in the end, its policy may have become another: the server is asked before anything is deleted.
-        let doomed = reclaim::vanished(&seen, driver, honor).filter(|_| !was_deleted);
-        let doomed = doomed.map(|doomed| Doomed { gone: !unheard, ..doomed });
-        match (self.deleting.get_mut(uid(volume)), doomed) {
-            (Some(went), doomed) => *went = doomed,
-            (None, Some(doomed)) => drop(self.vanished.insert(name(volume).to_owned(), doomed)),
+        // If the last state is unknown, the policy may have changed: the server is asked before anything is deleted.
+        let deletion = reclaim::vanished(&seen, driver, honor).filter(|_| !was_deleted);
+        let deletion = deletion.map(|deletion| PendingDeletion { gone: !last_state_unknown, ..deletion });
+        match (self.deleting.get_mut(uid(volume)), deletion) {
+            (Some(went), deletion) => *went = deletion,
+            (None, Some(deletion)) => drop(self.vanished.insert(name(volume).to_owned(), deletion)),
             (None, None) => {}
         }
         if self.gone.len() >= GONE_MAX {
             self.gone.clear();
         }
-        if !unheard {
+        if !last_state_unknown {
             self.gone.insert(uid(volume).to_owned());
         }
         self.served.remove(uid(volume));
-        self.said.remove(name(volume));
+        self.last_message.remove(name(volume));
     }
 
     fn has_served(&self, volume: &Value) -> bool {
@@ -251,17 +260,17 @@ mod tests {
     use tokio_util::sync::CancellationToken;
     use tokio_util::task::TaskTracker;
 
-    /// Volumes of others are many, and nobody would ever take them out again.
+    /// A cluster has many volumes of other drivers, and no event would ever remove them from the map.
     #[tokio::test]
-    async fn nothing_is_kept_of_volumes_of_others() {
+    async fn volumes_of_other_drivers_are_not_remembered() {
         let drivers = Drivers::start(&[], &csi::Metrics::default(), &TaskTracker::new(), &CancellationToken::new());
-        let notes = Notes::new(true);
+        let volume_state = VolumeState::new(true);
         let volume = Arc::new(json!({
             "metadata": {"name": "v", "uid": "u"}, "status": {"phase": "Bound"},
             "spec": {"claimRef": {"uid": "c"}, "csi": {"driver": "nobody.example.com", "volumeHandle": "h"}},
         }));
         let bound = Changed { before: None, after: Some(volume), last_state_unknown: false };
-        notes.see(&bound, &drivers, &Cache::default());
-        assert!(notes.lock().served.is_empty());
+        volume_state.see(&bound, &drivers, &Cache::default());
+        assert!(volume_state.lock().served.is_empty());
     }
 }

@@ -1,7 +1,7 @@
-//! Doing what is planned: the only writer.
+//! Executes plans. The only writer of the binder.
 
 use super::Control;
-use super::sight::Kind;
+use super::informers::Kind;
 use crate::api::{ApiError, Resource};
 use crate::cache::Key;
 use object::access::{Access, name, terminating, uid};
@@ -12,24 +12,24 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Whether pods still use a volume that is to be recycled is looked at so often. Recycling is rare, and going out of use.
+/// How often to check whether pods still use a volume that is to be recycled. Recycling is deprecated and rare.
 const PODS_PAUSE: Duration = Duration::from_secs(15);
 
-/// How it goes on with a key.
+/// What happens to a key after its reconcile.
 pub enum Flow {
     Done,
-    /// It waits for something, which will wake it.
+    /// Waits for a change that will requeue it.
     Waits,
-    /// The world is not the one that was planned for: plan again at once, by what is known now.
+    /// The objects differ from those of the plan: plan again at once.
     Again,
     Later(Duration),
 }
 
-/// What our own writes made of what was seen, by uid.
+/// The objects that this plan's writes returned, by uid.
 type Written = HashMap<String, Arc<Value>>;
 
 impl Control {
-    /// Carries out a plan about an object.
+    /// Executes the plan of an object.
     pub(super) async fn carry_out(&self, object: &Value, plan: Plan) -> Result<Flow, ApiError> {
         if let Some(provisioner) = &plan.provisioner {
             self.figures.asked_for_volume(object, provisioner);
@@ -50,7 +50,7 @@ impl Control {
                 return Ok(flow);
             }
         }
-        self.tell_news(object, &plan);
+        self.record_changed_events(object, &plan);
         self.count_outcome(object, &plan);
         Ok(if plan.actions.is_empty() && !plan.events.is_empty() { Flow::Waits } else { Flow::Done })
     }
@@ -70,21 +70,21 @@ impl Control {
         let is_deleted = object.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";
         if is_deleted && !terminating(object) && plan.actions.iter().any(releases) {
             let class = object::kinds::volumes::class_of(object).unwrap_or("");
-            let class = self.sight.class(class);
+            let class = self.informers.class(class);
             let plugin = class.as_ref().map_or("N/A", |class| class.text(&["provisioner"]));
             self.figures.deletion_begins(object, plugin.to_owned());
         }
     }
 
-    /// Does one thing. `None`: the next one follows.
+    /// Executes one action. `None`: continue with the next action.
     async fn act(&self, object: &Value, action: &Action, written: &mut Written) -> Result<Option<Flow>, ApiError> {
         match action {
             Action::Patch { of, status, patch } => self.patch(of, *status, patch, written).await,
             Action::ConfirmReleased { claim, volume } => self.confirm_released(claim, volume).await,
             Action::ConfirmNoVolume { name } => {
-                let found = self.api.find(&self.sight.volumes.resource.object("", name)).await?;
+                let found = self.api.find(&self.informers.volumes.resource.object("", name)).await?;
                 Ok(found.map(|volume| {
-                    self.sight.volumes.cache.wrote(volume);
+                    self.informers.volumes.cache.wrote(volume);
                     Flow::Again
                 }))
             }
@@ -125,10 +125,10 @@ impl Control {
         patch: &Value,
         written: &mut Written,
     ) -> Result<Option<Flow>, ApiError> {
-        // The write before this one may have brought it along.
-        let is_there =
+        // The previous write may have included the status.
+        let is_written =
             |written: &Arc<Value>| object::patch::merge(&written["status"], &patch["status"]) == written["status"];
-        if status && written.get(&of.uid).is_some_and(is_there) {
+        if status && written.get(&of.uid).is_some_and(is_written) {
             return Ok(None);
         }
         let path = self.kind(of).resource.object(&of.namespace, &of.name);
@@ -136,8 +136,8 @@ impl Control {
         self.send_patch(of, &path, patch.clone(), written).await
     }
 
-    /// A write of an object and of its status, which our own server takes at once. Another one passes over the status, and leaves it to the
-    /// patch of the status that follows.
+    /// Patches an object and its status in one request, which our own server accepts. Another server ignores the
+    /// status; the status patch that follows then writes it.
     async fn patch_whole(
         &self,
         of: &Target,
@@ -172,7 +172,7 @@ impl Control {
                 kind.cache.gone(&key(of), &of.uid);
                 Ok(Some(Flow::Again))
             }
-            // Somebody else was first. Planning by what we know would only repeat this.
+            // Another writer was first. Planning again from the cache would only repeat the conflict: read the object.
             Err(error) if error.is_conflict() => {
                 self.refresh(of).await?;
                 Ok(Some(Flow::Again))
@@ -181,7 +181,7 @@ impl Control {
         }
     }
 
-    /// Looks at an object anew.
+    /// Reads an object from the server into the cache.
     async fn refresh(&self, of: &Target) -> Result<Option<Arc<Value>>, ApiError> {
         let kind = self.kind(of);
         let found = self.api.find_promptly(&kind.resource.object(&of.namespace, &of.name)).await?;
@@ -213,10 +213,10 @@ impl Control {
         since: &str,
         written: &mut Written,
     ) -> Result<Option<Flow>, ApiError> {
-        let resource = &self.sight.volumes.resource;
+        let resource = &self.informers.volumes.resource;
         let ends = if since.is_empty() { None } else { self.api.ends(resource, &of.name, since).await? };
         let Some(ends) = ends else {
-            self.act_out(reclaim::unconfirmed(volume), written).await?;
+            self.apply_patches(reclaim::unconfirmed(volume), written).await?;
             return Ok(Some(Flow::Done));
         };
         if !ends.iter().any(reclaim::was_retained) {
@@ -224,9 +224,9 @@ impl Control {
         }
         tracing::warn!(
             volume = of.name,
-            "a volume that was retained has come once more; it goes without its directory"
+            "a retained volume was created again under its old name; deleting the PersistentVolume and keeping its data"
         );
-        self.act_out(reclaim::came_late(volume), written).await?;
+        self.apply_patches(reclaim::came_late(volume), written).await?;
         self.delete_volume(of).await?;
         Ok(Some(Flow::Done))
     }
@@ -239,7 +239,7 @@ impl Control {
         of: &Target,
     ) -> Result<Option<Flow>, ApiError> {
         // Pods that use another claim of that name have another volume.
-        if self.sight.claims.cache.get(&(namespace.into(), claim.into())).is_some() {
+        if self.informers.claims.cache.get(&(namespace.into(), claim.into())).is_some() {
             return Ok(None);
         }
         let pods = Resource::new("v1", "Pod", "pods", true);
@@ -254,7 +254,7 @@ impl Control {
             return Ok(None);
         }
         tracing::debug!(volume = of.name, ?users, "recycling waits for pods");
-        self.tell_news(volume, &reclaim::still_used(volume, &users));
+        self.record_changed_events(volume, &reclaim::still_used(volume, &users));
         Ok(Some(Flow::Later(PODS_PAUSE)))
     }
 
@@ -266,23 +266,23 @@ impl Control {
         volume: &Value,
         written: &mut Written,
     ) -> Result<Option<Flow>, ApiError> {
-        if let Some(left) = self.pauses().left(&crate::cache::key(claim), uid(claim)) {
+        if let Some(left) = self.backoff().left(&crate::cache::key(claim), uid(claim)) {
             return Ok(Some(Flow::Later(left)));
         }
         if let Some(node) = node {
             let nodes = Resource::new("v1", "Node", "nodes", false);
             if self.api.find(&nodes.object("", node)).await?.is_none() {
-                self.act_out(bind::node_gone(claim), written).await?;
+                self.apply_patches(bind::node_gone(claim), written).await?;
                 return Ok(Some(Flow::Done));
             }
         }
-        let volumes = &self.sight.volumes;
+        let volumes = &self.informers.volumes;
         match self.api.create(&volumes.resource.collection(""), volume).await {
             Ok(created) => {
                 volumes.cache.wrote(created);
                 Ok(None)
             }
-            // It is there already, as the watch will tell.
+            // The volume exists; its watch event follows.
             Err(error) if error.is_conflict() => Ok(None),
             Err(error) => {
                 let refused =
@@ -293,7 +293,8 @@ impl Control {
         }
     }
 
-    /// An operation of our own plugin on an object. When it fails, that is told and it is tried again later.
+    /// Runs an operation of the built-in plugin on an object. A failure is recorded as an event and retried with
+    /// backoff.
     async fn operate(
         &self,
         operation: &'static str,
@@ -303,7 +304,7 @@ impl Control {
         written: &mut Written,
     ) -> Result<Option<Flow>, ApiError> {
         let key = crate::cache::key(object);
-        if let Some(left) = self.pauses().left(&key, uid(object)) {
+        if let Some(left) = self.backoff().left(&key, uid(object)) {
             return Ok(Some(Flow::Later(left)));
         }
         let started = Instant::now();
@@ -311,44 +312,44 @@ impl Control {
         self.figures.own_operation(operation, started.elapsed(), result.is_ok());
         match result {
             Ok(()) => {
-                self.pauses().forget(&key);
+                self.backoff().forget(&key);
                 if operation == "volume_provision" {
-                    self.tell(&provisioned(object));
+                    self.record_event(&provisioned(object));
                 } else {
                     let volume = name(object);
                     let policy = object.text(&["spec", "persistentVolumeReclaimPolicy"]);
                     tracing::info!(volume, policy, "deleted the data of a volume");
-                    let told = reclaim::data_deleted(object, operation == "volume_delete");
-                    told.events.iter().for_each(|event| self.tell(event));
+                    let reported = reclaim::data_deleted(object, operation == "volume_delete");
+                    reported.events.iter().for_each(|event| self.record_event(event));
                 }
                 Ok(None)
             }
             Err(error) => {
-                let pause = self.pauses().fail(&key, uid(object));
-                tracing::warn!(operation, name = %key.1, error, ?pause, "an operation on a volume failed; trying again");
-                self.act_out(failed(object, &error), written).await?;
+                let pause = self.backoff().fail(&key, uid(object));
+                tracing::warn!(operation, name = %key.1, error, ?pause, "an operation on a volume failed; retrying");
+                self.apply_patches(failed(object, &error), written).await?;
                 Ok(Some(Flow::Later(pause)))
             }
         }
     }
 
-    /// Carries out a small plan in the middle of another.
-    async fn act_out(&self, plan: Plan, written: &mut Written) -> Result<(), ApiError> {
+    /// Sends the patches and events of a plan.
+    async fn apply_patches(&self, plan: Plan, written: &mut Written) -> Result<(), ApiError> {
         for action in &plan.actions {
             let Action::Patch { of, status, patch } = action else { continue };
             self.patch(of, *status, patch, written).await?;
         }
-        plan.events.iter().for_each(|event| self.tell(event));
+        plan.events.iter().for_each(|event| self.record_event(event));
         Ok(())
     }
 
     async fn delete_volume(&self, of: &Target) -> Result<Option<Flow>, ApiError> {
-        let volumes = &self.sight.volumes;
+        let volumes = &self.informers.volumes;
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": of.uid}});
         match self.api.delete(&volumes.resource.object("", &of.name), &options).await {
             Ok(answer) => volumes.cache.deleted(&key(of), &of.uid, answer),
             Err(error) if error.is_absent() => volumes.cache.gone(&key(of), &of.uid),
-            // Another one may bear the name by now.
+            // Another volume may have the name by now.
             Err(error) if error.is_conflict() => {
                 self.refresh(of).await?;
                 return Ok(Some(Flow::Again));
@@ -359,7 +360,7 @@ impl Control {
     }
 
     fn kind(&self, of: &Target) -> &Kind {
-        if of.is_volume() { &self.sight.volumes } else { &self.sight.claims }
+        if of.is_volume() { &self.informers.volumes } else { &self.informers.claims }
     }
 }
 
