@@ -1,9 +1,9 @@
-//! Compiles the interface definition; protox does it in Rust, so that cargo alone builds everything.
+//! Compiles the protobuf definition with protox, in Rust, so that cargo alone builds everything.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     let descriptors = protox::compile(["csi.proto"], ["proto"])?;
-    // Ordered maps make what is logged, compared and written the same every time.
+    // Ordered maps give logs, comparisons and messages the same order every time.
     tonic_prost_build::configure().btree_map(".").build_transport(false).compile_fds(descriptors)?;
     Ok(())
 }

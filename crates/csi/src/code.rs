@@ -1,4 +1,4 @@
-//! The names of gRPC's codes: as the interface writes them, and as Go prints them, which is what Kubernetes' events show.
+//! The names of gRPC codes: as the specification writes them, and as Go and therefore Kubernetes events print them.
 
 use tonic::Code;
 
@@ -27,7 +27,7 @@ pub fn name(code: Code) -> &'static str {
     CODES.iter().find(|(known, ..)| *known == code).map_or("Unknown", |(.., name)| name)
 }
 
-/// Reads either spelling.
+/// Parses either name.
 pub fn parse(text: &str) -> Option<Code> {
     CODES.iter().find(|(_, upper, camel)| text == *upper || text == *camel).map(|(code, ..)| *code)
 }

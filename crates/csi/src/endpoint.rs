@@ -1,4 +1,4 @@
-//! Where a driver is found.
+//! The endpoint of a driver.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::UnixStream;
 
-/// Linux keeps 108 bytes for the address of a socket, one of them for its end.
+/// Linux has 108 bytes for the path of a socket, one of them for the final NUL.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// A unix socket by its absolute path, or a driver inside this process.
@@ -22,14 +22,14 @@ enum Place {
     Inside(Inside),
 }
 
-/// Known by its name; how to get there is nobody's business.
+/// A driver inside this process: a name, and a function that connects to it.
 #[derive(Clone)]
 struct Inside {
     name: Arc<str>,
     connect: Arc<dyn Fn() -> io::Result<DuplexStream> + Send + Sync>,
 }
 
-/// A way to a driver.
+/// A connection to a driver.
 pub(crate) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
@@ -43,7 +43,7 @@ pub struct BadEndpoint {
 }
 
 impl Endpoint {
-    /// Reads `unix:///path`, `unix:/path` or `/path`.
+    /// Parses `unix:///path`, `unix:/path` or `/path`.
     pub fn parse(text: &str) -> Result<Endpoint, BadEndpoint> {
         let bad = |why| Err(BadEndpoint { endpoint: text.to_owned(), why });
         let path = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")).unwrap_or(text);
@@ -62,7 +62,7 @@ impl Endpoint {
         Ok(Endpoint(Place::Socket(path.into())))
     }
 
-    /// A driver that is reached without a socket: `connect` makes each connection.
+    /// A driver that is reached without a socket: `connect` opens each connection.
     pub fn inside(name: &str, connect: impl Fn() -> io::Result<DuplexStream> + Send + Sync + 'static) -> Endpoint {
         Endpoint(Place::Inside(Inside { name: name.into(), connect: Arc::new(connect) }))
     }
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_absolute_sockets_and_others_get_a_sentence() {
+    fn endpoints_are_absolute_sockets_and_others_are_refused() {
         for good in ["unix:///run/csi.sock", "unix:/run/csi.sock", "/run/csi.sock"] {
             assert_eq!(Endpoint::parse(good).unwrap().to_string(), "unix:///run/csi.sock");
         }

@@ -1,4 +1,4 @@
-//! What a driver says of itself.
+//! A driver's description of itself.
 
 use super::{Driver, Failure};
 use crate::v1::controller_service_capability::{self as controller, rpc::Type as ControllerCan};
@@ -8,7 +8,7 @@ use crate::v1::*;
 use std::collections::BTreeSet;
 use tonic::Code;
 
-/// Name and capabilities. What this version does not know is left out.
+/// The driver's name and capabilities. Capabilities that this version does not know are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
     pub name: String,
@@ -20,10 +20,10 @@ pub struct About {
     pub node: BTreeSet<NodeCan>,
 }
 
-/// As the interface has it.
+/// The name limit of the CSI specification.
 const NAME_MAX: usize = 63;
 
-/// Whether a driver may call itself so: like a domain, because the name becomes part of labels and of objects' names.
+/// Whether a driver may have this name: like a domain name, because it becomes part of labels and object names.
 pub fn is_driver_name(name: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     let is_part =
@@ -65,7 +65,7 @@ impl About {
                 let kinds = answer.capabilities.into_iter().filter_map(|capability| capability.r#type);
                 about.node = kinds.filter_map(|node::Type::Rpc(rpc)| known(rpc.r#type(), NodeCan::Unknown)).collect();
             }
-            // Some drivers serve controller and node at different sockets.
+            // Some drivers serve the controller and node services at different sockets.
             Err(failure) if failure.code == Code::Unimplemented => {}
             Err(failure) => return Err(failure),
         }
@@ -76,7 +76,7 @@ impl About {
         self.services.contains(&Service::ControllerService)
     }
 
-    /// Whether a volume is reachable from some nodes only.
+    /// Whether some volumes are reachable from some nodes only.
     pub fn has_topology(&self) -> bool {
         self.services.contains(&Service::VolumeAccessibilityConstraints)
     }
@@ -105,7 +105,7 @@ impl About {
         self.node.contains(&NodeCan::ExpandVolume)
     }
 
-    /// Whether volumes are attached to nodes before they are used there.
+    /// Whether volumes must be attached to a node before they are used there.
     pub fn attaches(&self) -> bool {
         self.controller.contains(&ControllerCan::PublishUnpublishVolume)
     }
@@ -122,12 +122,12 @@ impl About {
         self.controller.contains(&ControllerCan::ListVolumes)
     }
 
-    /// Whether the driver says of each volume that it lists whether it is as it should be.
+    /// Whether ListVolumes reports the condition of each volume.
     pub fn lists_conditions(&self) -> bool {
         self.lists_volumes() && self.controller.contains(&ControllerCan::VolumeCondition)
     }
 
-    /// Whether the driver tells one writer on a node from several.
+    /// Whether the driver distinguishes one writer on a node from several.
     pub fn knows_single_writers(&self) -> bool {
         self.controller.contains(&ControllerCan::SingleNodeMultiWriter)
     }

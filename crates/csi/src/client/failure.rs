@@ -1,4 +1,4 @@
-//! Calls that failed, and what that means for what they asked for.
+//! Failed calls, and what a failure means for the requested operation.
 
 use crate::code;
 use crate::endpoint::Endpoint;
@@ -6,64 +6,64 @@ use std::error::Error;
 use std::time::Duration;
 use tonic::{Code, Status};
 
-/// A failed call, in the words of the driver where it had any. Prints as gRPC's errors do in Kubernetes' events.
+/// A failed call, with the driver's message if it sent one. Prints as gRPC errors do in Kubernetes events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("rpc error: code = {} desc = {message}", code::name(*.code))]
 pub struct Failure {
-    /// As `/csi.v1.Controller/CreateVolume`.
+    /// For example `/csi.v1.Controller/CreateVolume`.
     pub method: &'static str,
     pub code: Code,
     pub message: String,
 }
 
-/// What a failed CreateVolume means.
+/// The meaning of a failed CreateVolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreateFailure {
-    /// Nobody knows whether the volume exists or will: ask again with the same arguments, even if nobody wants it any more.
+    /// The volume may exist, now or later: repeat the call with the same arguments, even if no claim wants it any more.
     InBackground,
-    /// There is no room. With topology another place may have some.
+    /// No capacity. With topology another segment may have some.
     Exhausted,
-    /// There is no volume, and will be none with these arguments.
+    /// The volume does not exist, and never will with these arguments.
     Infeasible,
-    /// There is no volume; it may be tried again.
+    /// The volume does not exist; the call may be retried.
     Final,
 }
 
-/// What a failed ControllerExpandVolume means.
+/// The meaning of a failed ControllerExpandVolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpandFailure {
-    /// It may be happening: no other size may be asked for before it ends.
+    /// The expansion may be in progress: request no other size before it ends.
     InProgress,
-    /// Never with this size.
+    /// Impossible with this size.
     Infeasible,
-    /// Not while the volume is in use.
+    /// Impossible while the volume is in use.
     InUse,
-    /// Not now.
+    /// Temporary.
     Final,
 }
 
-/// What a failed ControllerModifyVolume means.
+/// The meaning of a failed ControllerModifyVolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModifyFailure {
-    /// It may be happening: no other class may be asked for before it ends.
+    /// The modification may be in progress: request no other class before it ends.
     InProgress,
-    /// Never with these parameters.
+    /// Impossible with these parameters.
     Infeasible,
-    /// Not now.
+    /// Temporary.
     Final,
 }
 
 impl Failure {
-    /// The driver's own word.
-    pub(super) fn said(method: &'static str, status: &Status) -> Failure {
+    /// A failure that the driver sent.
+    pub(super) fn from_driver(method: &'static str, status: &Status) -> Failure {
         Failure { method, code: status.code(), message: status.message().to_owned() }
     }
 
-    /// What went wrong on the way: whether the driver has heard of it, and done it, nobody knows, whatever the code that the library finds
-    /// for it.
+    /// A failure of the transport. Whether the driver received and executed the call is unknown, whatever code the
+    /// library assigns.
     pub(super) fn broken(method: &'static str, status: &Status, endpoint: &Endpoint, is_late: bool) -> Failure {
         let Some(source) = status.source() else {
-            let message = format!("the answer of the CSI driver at {endpoint} cannot be read: {}", status.message());
+            let message = format!("the response of the CSI driver at {endpoint} cannot be read: {}", status.message());
             return Failure { method, code: Code::Unavailable, message };
         };
         if is_late {
@@ -83,7 +83,7 @@ impl Failure {
         code::name(self.code)
     }
 
-    /// As the external provisioner judges a failed CreateVolume.
+    /// Classifies a failed CreateVolume as the external provisioner does.
     pub fn creating(&self) -> CreateFailure {
         match self.code {
             Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted => CreateFailure::InBackground,
@@ -93,7 +93,8 @@ impl Failure {
         }
     }
 
-    /// As the external resizer judges a failed ControllerExpandVolume. To be out of room is not final here: it may be freed.
+    /// Classifies a failed ControllerExpandVolume as the external resizer does. ResourceExhausted is not final here,
+    /// because capacity may be freed.
     pub fn expanding(&self) -> ExpandFailure {
         match self.code {
             _ if self.may_be_in_progress() => ExpandFailure::InProgress,
@@ -103,7 +104,7 @@ impl Failure {
         }
     }
 
-    /// As the external resizer judges a failed ControllerModifyVolume.
+    /// Classifies a failed ControllerModifyVolume as the external resizer does.
     pub fn modifying(&self) -> ModifyFailure {
         match self.code {
             _ if self.may_be_in_progress() => ModifyFailure::InProgress,
@@ -122,7 +123,7 @@ impl Failure {
 
 const LATE: &str = "the CSI driver did not answer in time";
 
-/// The error at the bottom, which says most in fewest words.
+/// The innermost error, which is the most specific and the shortest.
 fn root<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     while let Some(source) = error.source() {
         error = source;
@@ -135,10 +136,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_is_judged_as_upstream_does() {
+    fn every_code_is_classified_as_upstream_does() {
         use CreateFailure::{Exhausted, InBackground};
         use ExpandFailure::{InProgress, InUse};
-        // What is not listed is final for all three.
+        // Codes that are not listed are final for all three calls.
         let judged = [
             (Code::Cancelled, InBackground, InProgress, ModifyFailure::InProgress),
             (Code::DeadlineExceeded, InBackground, InProgress, ModifyFailure::InProgress),

@@ -1,4 +1,4 @@
-//! Figures about calls to drivers, by the sidecars' names.
+//! Metrics about calls to drivers, with the names that the sidecars use.
 
 use crate::code;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -21,7 +21,7 @@ pub struct Metrics {
     operations: Family<Labels, Histogram, fn() -> Histogram>,
 }
 
-/// The bounds that the sidecars use.
+/// The buckets that the sidecars use.
 const BOUNDS_S: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 
 impl Default for Metrics {
@@ -36,7 +36,7 @@ impl Metrics {
         registry.register("csi_sidecar_operations_seconds", help, self.operations.clone());
     }
 
-    /// The driver's name is not known before it was asked for it.
+    /// The first call to a driver asks for its name; its label is then empty.
     pub(super) fn called(&self, driver: Option<&str>, method_name: &'static str, code: Code, took: Duration) {
         let driver_name = driver.unwrap_or("unknown-driver").to_owned();
         let labels = Labels { driver_name, method_name, grpc_status_code: code::name(code) };

@@ -1,8 +1,8 @@
 //! A client of any CSI driver.
 
 mod about;
+mod connection;
 mod failure;
-mod line;
 mod metrics;
 
 pub use about::{About, is_driver_name};
@@ -14,8 +14,8 @@ use crate::v1::controller_client::ControllerClient;
 use crate::v1::identity_client::IdentityClient;
 use crate::v1::node_client::NodeClient;
 use crate::v1::{self, *};
+use connection::{CountedConnection, DriverCode};
 use hyper_util::rt::TokioIo;
-use line::{Heard, Line};
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,10 +25,10 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 use tower::ServiceExt;
 
-/// How to speak to a driver.
+/// How to call a driver.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Every call has so long to be answered.
+    /// The timeout of each call.
     pub deadline: Duration,
     pub metrics: Metrics,
 }
@@ -39,7 +39,8 @@ impl Default for Settings {
     }
 }
 
-/// A driver at its socket. Clones share one connection, which is made when it is first needed and again whenever it broke.
+/// A driver at its endpoint. Clones share one connection, which is opened when it is first needed and reopened after it
+/// breaks.
 #[derive(Clone, Debug)]
 pub struct Driver {
     endpoint: Endpoint,
@@ -50,20 +51,20 @@ pub struct Driver {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// How often a connection began or ended so far.
+    /// How many connections began or ended so far.
     changes: AtomicU64,
-    /// What the driver said of itself, and after which of them.
+    /// The driver's description, and the value of `changes` when it was read.
     about: Mutex<Option<(u64, Arc<About>)>>,
 }
 
-/// An answer may list many volumes.
+/// The size limit of a response. ListVolumes may return many volumes.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-/// How long to wait before asking again whether a driver is ready: doubled up to the second.
+/// The first and the longest delay between checks whether a driver is ready; the delay doubles.
 const PROBE_WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 impl Driver {
-    /// Fails only if the endpoint is none. Must be called within a tokio runtime.
+    /// Fails if the endpoint is not valid. Must be called within a tokio runtime.
     pub fn connect(endpoint: &str, settings: Settings) -> Result<Driver, BadEndpoint> {
         Ok(Driver::at(Endpoint::parse(endpoint)?, settings))
     }
@@ -75,11 +76,11 @@ impl Driver {
         let connector = tower::service_fn(move |_: http::Uri| {
             let (to, counted) = (to.clone(), Arc::clone(&counted));
             async move {
-                let line = Line::new(to.connect().await?, counted);
-                Ok::<_, std::io::Error>(TokioIo::new(line))
+                let connection = CountedConnection::new(to.connect().await?, counted);
+                Ok::<_, std::io::Error>(TokioIo::new(connection))
             }
         });
-        // The name is not looked up: the connector knows where to go. Drivers expect this one of local callers.
+        // The host name is not resolved: the connector knows the socket. Drivers expect this name from local clients.
         let channel = Channel::from_static("http://localhost").connect_with_connector_lazy(connector);
         Driver { endpoint, settings, channel, shared }
     }
@@ -88,7 +89,7 @@ impl Driver {
         &self.endpoint
     }
 
-    /// The same driver with another deadline for its calls.
+    /// The same driver with another timeout.
     #[must_use]
     pub fn within(&self, deadline: Duration) -> Driver {
         let mut driver = self.clone();
@@ -96,7 +97,7 @@ impl Driver {
         driver
     }
 
-    /// What the driver is and can do; asked once for each connection, because another version may come with the next.
+    /// The driver's description. Read once per connection, because another version may respond on the next one.
     pub async fn about(&self) -> Result<Arc<About>, Failure> {
         let before = self.shared.changes.load(Ordering::SeqCst);
         if let Some((at, about)) = self.known()
@@ -106,7 +107,8 @@ impl Driver {
         }
         let about = Arc::new(About::ask(self).await?);
         let at = self.shared.changes.load(Ordering::SeqCst);
-        // Where more has changed than that the connection was made, another driver may have come meanwhile: the next caller asks again.
+        // If more changed than one new connection, another driver may have started meanwhile: the next caller reads it
+        // again.
         let is_one = at == before || (at == before + 1 && before.is_multiple_of(2));
         if is_one {
             *self.shared.about.lock().unwrap_or_else(PoisonError::into_inner) = Some((at, Arc::clone(&about)));
@@ -118,24 +120,24 @@ impl Driver {
         self.shared.about.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the driver says that it can serve now.
+    /// Whether the driver reports that it is ready.
     pub async fn is_ready(&self) -> Result<bool, Failure> {
         Ok(self.probe(ProbeRequest {}).await?.ready.unwrap_or(true))
     }
 
-    /// Waits as long as it takes until the driver is there and ready.
+    /// Waits until the driver responds and is ready.
     pub async fn wait_until_ready(&self) {
         let (mut wait, longest) = PROBE_WAIT;
-        let mut said = String::new();
+        let mut last_reason = String::new();
         loop {
             let reason = match self.is_ready().await {
                 Ok(true) => return,
-                Ok(false) => "it says that it is not ready".to_owned(),
+                Ok(false) => "the driver is not ready".to_owned(),
                 Err(failure) => failure.to_string(),
             };
-            if reason != said {
+            if reason != last_reason {
                 tracing::warn!(endpoint = %self.endpoint, %reason, "waiting for the CSI driver");
-                said = reason;
+                last_reason = reason;
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(longest);
@@ -160,7 +162,7 @@ impl Driver {
         &self,
         method: &'static str,
         request: Q,
-        heard: &Heard,
+        driver_code: &DriverCode,
         send: impl FnOnce(Request<Q>) -> F,
     ) -> Result<A, Failure>
     where
@@ -171,7 +173,7 @@ impl Driver {
         request.set_timeout(deadline);
         let result = match tokio::time::timeout(deadline, send(request)).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) if heard.is_word(&status) => Err(Failure::said(method, &status)),
+            Ok(Err(status)) if driver_code.is_from_driver(&status) => Err(Failure::from_driver(method, &status)),
             Ok(Err(status)) => Err(Failure::broken(method, &status, &self.endpoint, started.elapsed() >= deadline)),
             Err(_) => Err(Failure::late(method, deadline)),
         };
@@ -184,7 +186,7 @@ impl Driver {
 
 const PAGE_ENTRIES: i32 = 1000;
 
-/// A method for each call.
+/// Defines a method for each call.
 macro_rules! calls {
     ($($client:ident {
         $($method:ident($request:ident) -> $answer:ident = $path:literal;)*
@@ -193,11 +195,11 @@ macro_rules! calls {
             $($(
                 #[doc = concat!("Calls `", $path, "`.")]
                 pub async fn $method(&self, request: v1::$request) -> Result<v1::$answer, Failure> {
-                    let heard = Heard::default();
-                    let listening = heard.clone();
-                    let channel = self.channel.clone().map_response(move |answer| listening.listen(answer));
+                    let driver_code = DriverCode::default();
+                    let listening = driver_code.clone();
+                    let channel = self.channel.clone().map_response(move |answer| listening.observe(answer));
                     let mut client = $client::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
-                    self.call($path, request, &heard, |request| async move { client.$method(request).await }).await
+                    self.call($path, request, &driver_code, |request| async move { client.$method(request).await }).await
                 }
             )*)*
         }

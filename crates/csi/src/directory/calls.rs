@@ -1,4 +1,4 @@
-//! The calls that a driver answered, for tests to compare.
+//! The log of calls that a driver answered, for tests.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -9,17 +9,17 @@ use tonic::Code;
 /// One answered call.
 #[derive(Clone)]
 pub struct Call {
-    /// As `CreateVolume`.
+    /// For example `CreateVolume`.
     pub name: &'static str,
-    /// The name or id that it was about; empty where a call is about none.
+    /// The name or id in the request; empty if the call has none.
     pub subject: String,
-    /// What the caller was told, or would have been had the answer not been lost; `Cancelled` if it did not wait for it.
+    /// The code of the response, also if the response was lost; `Cancelled` if the caller did not wait for it.
     pub code: Code,
     request: Arc<dyn Any + Send + Sync>,
 }
 
 impl Call {
-    /// The request, if it is of this type; secrets are in it.
+    /// The request, if it has this type. It contains the secrets.
     pub fn request<T: 'static>(&self) -> Option<&T> {
         self.request.downcast_ref()
     }
@@ -47,15 +47,15 @@ impl Calls {
         self.kept.borrow().iter().cloned().collect()
     }
 
-    /// Those of one name.
+    /// The calls with this name.
     pub fn named(&self, name: &str) -> Vec<Call> {
         self.kept.borrow().iter().filter(|call| call.name == name).cloned().collect()
     }
 
-    /// Waits until the calls are as wanted, and returns them.
+    /// Waits until `wanted` accepts the calls, and returns them.
     pub async fn wait_until(&self, mut wanted: impl FnMut(&VecDeque<Call>) -> bool) -> Vec<Call> {
         let mut changes = self.kept.subscribe();
-        let kept = changes.wait_for(|kept| wanted(kept)).await.expect("we hold the sender ourselves");
+        let kept = changes.wait_for(|kept| wanted(kept)).await.expect("the sender is not dropped");
         kept.iter().cloned().collect()
     }
 

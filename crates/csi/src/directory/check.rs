@@ -1,4 +1,4 @@
-//! What requests may contain. Errors are gRPC statuses with the codes that the interface wants, and sentences for people.
+//! Validates requests. Errors are gRPC statuses with the codes of the CSI specification and a sentence for users.
 
 use super::record::Texts;
 use crate::v1::volume_capability::AccessType;
@@ -7,13 +7,13 @@ use crate::v1::{CapacityRange, VolumeCapability};
 use std::path::{Component, Path, PathBuf};
 use tonic::Status;
 
-/// The interface's own limit for names and ids.
+/// The limit of the CSI specification for names and ids.
 const TEXT_BYTES_MAX: usize = 128;
 
-/// Linux' limit.
+/// The limit of Linux.
 const PATH_BYTES_MAX: usize = 4095;
 
-/// An id of a request. It is only ever looked up, never made into a path, so nothing more needs to hold.
+/// Validates an id. An id is only looked up, never made into a path, so nothing else is checked.
 pub fn id<'a>(value: &'a str, field: &str) -> Result<&'a str, Status> {
     text(value, field)
 }
@@ -39,12 +39,12 @@ pub fn missing(field: &str) -> Status {
     Status::invalid_argument(format!("{field} is missing"))
 }
 
-/// Whether a field has a value at all: that is answered first, then whether what the request names exists, then what the value is.
+/// Whether a field is set. This is checked first, then whether the named object exists, then the value itself.
 pub fn given(value: &str, field: &str) -> Result<(), Status> {
     if value.is_empty() { Err(missing(field)) } else { Ok(()) }
 }
 
-/// A path of a request: absolute, and nowhere inside the driver's own directory.
+/// Validates a path: absolute, and not inside the driver's own directory.
 pub fn path(value: &str, field: &str, own: &Path) -> Result<PathBuf, Status> {
     if value.is_empty() {
         return Err(missing(field));
@@ -52,15 +52,15 @@ pub fn path(value: &str, field: &str, own: &Path) -> Result<PathBuf, Status> {
     let invalid = |why: &str| Err(Status::invalid_argument(format!("{field} {why}")));
     let path = Path::new(value);
     if value.len() > PATH_BYTES_MAX || value.contains('\0') {
-        return invalid("is no possible path");
+        return invalid("is not a valid path");
     }
     if !path.is_absolute() || path.components().any(|part| matches!(part, Component::ParentDir)) {
         return invalid("is not an absolute path without \"..\"");
     }
     if path.starts_with(own) {
-        return invalid("lies in the driver's own directory");
+        return invalid("is in the driver's own directory");
     }
-    // Without doubled or trailing slashes, one place has one name.
+    // Without doubled and trailing slashes, each place has one path.
     Ok(path.components().collect())
 }
 
@@ -80,7 +80,7 @@ pub fn mode(value: &VolumeCapability) -> Mode {
     value.access_mode.map_or(Mode::Unknown, |access| access.mode())
 }
 
-/// The error says what is not supported.
+/// Checks a capability; the error says what is not supported.
 pub fn supported(value: &VolumeCapability) -> Result<(), String> {
     match &value.access_type {
         None => return Err("a volume capability has no access type".to_owned()),
@@ -95,7 +95,7 @@ pub fn supported(value: &VolumeCapability) -> Result<(), String> {
     Ok(())
 }
 
-/// Chooses the size of a volume that must have at least `smallest_bytes` and has `usual_bytes` if nobody says more.
+/// Chooses the size of a volume: at least `smallest_bytes`, and `usual_bytes` if the range sets nothing.
 pub fn size(range: Option<&CapacityRange>, smallest_bytes: i64, usual_bytes: i64) -> Result<i64, Status> {
     let CapacityRange { required_bytes, limit_bytes } = range.copied().unwrap_or_default();
     if required_bytes < 0 || limit_bytes < 0 {
@@ -120,14 +120,14 @@ pub fn size(range: Option<&CapacityRange>, smallest_bytes: i64, usual_bytes: i64
     Ok(size)
 }
 
-/// Whether a volume of this size is what the range asks for.
+/// Whether a volume of this size is in the range.
 pub fn fits(range: Option<&CapacityRange>, size_bytes: i64) -> bool {
     range.is_none_or(|range| {
         size_bytes >= range.required_bytes && (range.limit_bytes == 0 || size_bytes <= range.limit_bytes)
     })
 }
 
-/// The mutable parameters that the driver keeps; others, apart from what callers say about themselves, are refused.
+/// The mutable parameters of a request without those that callers add about themselves; unknown ones are refused.
 pub fn mutable(parameters: &Texts, known: &[String]) -> Result<Texts, Status> {
     let mut kept = Texts::new();
     for (key, value) in parameters {
@@ -136,7 +136,7 @@ pub fn mutable(parameters: &Texts, known: &[String]) -> Result<Texts, Status> {
         }
         if !known.contains(key) {
             return Err(Status::invalid_argument(format!(
-                "the mutable parameter {key:?} is not known; known are: {}",
+                "the mutable parameter {key:?} is unknown; supported parameters: {}",
                 known.join(", ")
             )));
         }
@@ -151,7 +151,7 @@ mod tests {
     use tonic::Code;
 
     #[test]
-    fn texts_that_could_be_tricks_are_refused_or_harmless() {
+    fn unusual_ids_are_refused_or_harmless() {
         for good in ["a", "pvc-é", "../../etc/passwd", "a b", &"x".repeat(128)] {
             assert!(id(good, "volume_id").is_ok(), "{good}");
         }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_absolute_and_not_the_drivers_own() {
+    fn paths_must_be_absolute_and_outside_the_drivers_directory() {
         let own = Path::new("/srv/volumes");
         let good = path("/var//lib/x/", "target_path", own).unwrap();
         assert_eq!(good, Path::new("/var/lib/x"));

@@ -1,4 +1,4 @@
-//! Identity and controller: volumes as such.
+//! The identity and controller services for volumes.
 
 use super::record::{Attachment, Source, Texts, UseRecord, VolumeRecord};
 use super::state::{Kind, Volume};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tonic::Status;
 
-/// The size of a volume for which nobody asked for one.
+/// The size of a volume if the request gives none, in bytes.
 const USUAL_BYTES: i64 = 1 << 30;
 
 impl DirectoryDriver {
@@ -94,7 +94,7 @@ impl DirectoryDriver {
             return Ok(CreateVolumeResponse { volume: Some(existing.volume()) });
         }
         if let Some(Source::Volume(id) | Source::Snapshot(id)) = &source {
-            // It stays as it is until it is copied.
+            // The source must not change until it is copied.
             held.push(self.locks.shared(id).await);
         }
         let smallest = source.as_ref().map_or(Ok(0), |source| self.source_bytes(source))?;
@@ -127,7 +127,7 @@ impl DirectoryDriver {
             disk.copy_tree(&from, data)
         });
         let mut state = self.state();
-        // What was promised is now either used or free again.
+        // The reserved capacity is now either used or free again.
         state.allocated_bytes -= size;
         made.map_err(failed)?;
         let volume = record.volume();
@@ -135,7 +135,7 @@ impl DirectoryDriver {
         Ok(volume)
     }
 
-    /// Whether a volume that is there is the one that a repeated request asks for.
+    /// Whether an existing volume is the one that a repeated request describes.
     fn same(
         &self,
         existing: &VolumeRecord,
@@ -171,17 +171,20 @@ impl DirectoryDriver {
     fn check_size(&self, bytes: i64) -> Result<(), Status> {
         let capacity = self.options.capacity_bytes;
         match bytes > capacity {
-            true => Err(Status::out_of_range(format!("a volume may have {capacity} bytes at most, not {bytes}"))),
+            true => Err(Status::out_of_range(format!("a volume may have at most {capacity} bytes, not {bytes}"))),
             false => Ok(()),
         }
     }
 
-    /// Takes the room for a volume, or for more of it; it is given back with the volume.
+    /// Reserves capacity for a volume or its expansion; dropping the reservation frees it.
     fn allocate(&self, bytes: i64) -> Result<(), Status> {
         let mut state = self.state();
         let free = self.options.capacity_bytes - state.allocated_bytes;
         if bytes > free {
-            return Err(Status::resource_exhausted(format!("{bytes} bytes are wanted, {} are free", free.max(0))));
+            return Err(Status::resource_exhausted(format!(
+                "{bytes} bytes are requested, but only {} are free",
+                free.max(0)
+            )));
         }
         state.allocated_bytes += bytes;
         Ok(())
@@ -196,7 +199,7 @@ impl DirectoryDriver {
         match found {
             Some(place) => Ok(Some(place.clone())),
             None if wanted.requisite.is_empty() => Ok(Some(first.clone())),
-            None => Err(Status::resource_exhausted("there is no storage in any of the places that are asked for")),
+            None => Err(Status::resource_exhausted("no requested topology segment has storage")),
         }
     }
 
@@ -207,7 +210,7 @@ impl DirectoryDriver {
         let id = check::id(&request.volume_id, "volume_id")?.to_owned();
         let held = vec![self.locks.exclusive(&id).await];
         let volume = match self.volume(&id) {
-            // Gone is gone.
+            // Deleting a volume that does not exist succeeds.
             Err(status) if status.code() == tonic::Code::NotFound => return Ok(DeleteVolumeResponse {}),
             volume => volume?,
         };
@@ -265,11 +268,11 @@ impl DirectoryDriver {
         .await
     }
 
-    /// Whether a volume's data is where it should be.
+    /// Whether a volume's data directory exists.
     pub(super) fn condition(&self, volume: &Volume) -> VolumeCondition {
         let data = self.files.data(Kind::Volume, &volume.record.id);
         match data.is_dir() {
-            true => VolumeCondition { abnormal: false, message: "the volume's directory is there".to_owned() },
+            true => VolumeCondition { abnormal: false, message: "the volume's directory exists".to_owned() },
             false => VolumeCondition { abnormal: true, message: format!("{} is missing", data.display()) },
         }
     }
@@ -344,7 +347,7 @@ impl DirectoryDriver {
         Ok(ControllerExpandVolumeResponse { capacity_bytes, node_expansion_required })
     }
 
-    /// Grows a volume if it is smaller than asked for; returns its size.
+    /// Expands a volume if it is smaller than requested; returns its size.
     pub(super) async fn expand(self: Arc<Self>, id: String, range: CapacityRange) -> Result<i64, Status> {
         let held = vec![self.locks.exclusive(&id).await];
         let volume = self.volume(&id)?;
@@ -375,7 +378,7 @@ impl DirectoryDriver {
         let volume = self.volume(&id)?;
         let wanted = check::mutable(&request.mutable_parameters, &self.options.mutable_parameters)?;
         let mut record = (*volume.record).clone();
-        // What is not mentioned stays as it is.
+        // Parameters that the request does not name stay unchanged.
         record.mutable_parameters.extend(wanted);
         if record == *volume.record {
             return Ok(ControllerModifyVolumeResponse {});

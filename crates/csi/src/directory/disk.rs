@@ -1,4 +1,5 @@
-//! The driver's files. Whatever stands under its final name is whole: it is made under another name, synced, then renamed.
+//! The driver's files. A file or directory under its final name is complete: it is written under another name, synced,
+//! then renamed.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -7,10 +8,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use tree::{Dir, Entry, Kind};
 
-/// Directories in one another: each of them is an open file while a tree is read.
+/// The deepest nesting of directories. Each level is an open file while a tree is read.
 const DEPTH_MAX: usize = 200;
 
-/// Refuses anything but a regular file. Opening a named pipe would wait for its other end, and a device may never end. The directory
+/// Refuses all but regular files. Opening a named pipe would wait for its other end, and a device may never end. Only
+/// the driver writes to its directory, so the type does not change between this check and the open.
 /// belongs to the driver alone, so the type does not change between this check and the open.
 pub fn regular_or_absent(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
@@ -22,16 +24,16 @@ pub fn regular_or_absent(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Reads a regular file as a whole.
+/// Reads a whole regular file.
 pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     regular_or_absent(path)?;
     fs::read(path)
 }
 
-/// Every change of the driver's directory is one of these few steps, so that tests can end the world between any two.
+/// All changes of the driver's directory are made of these few steps, so that tests can crash between any two.
 #[derive(Debug)]
 pub struct Disk {
-    /// Whether to wait until the disk has it: without, a crash of the machine (not of the process) may lose the newest changes.
+    /// Whether to fsync: without it a crash of the machine (not of the process) may lose the newest changes.
     durable: bool,
     #[cfg(test)]
     steps: Steps,
@@ -51,7 +53,7 @@ impl Disk {
         DirBuilder::new().mode(0o700).create(path)
     }
 
-    /// Writes a file that is not known by its final name yet.
+    /// Writes a file that does not have its final name yet.
     pub fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let file = self.write_unsynced(path, bytes)?;
         self.sync(&file)
@@ -71,13 +73,13 @@ impl Disk {
         fs::rename(from, to)
     }
 
-    /// Makes the names in a directory survive a crash.
+    /// Syncs a directory, so that the names in it survive a crash.
     pub fn sync_dir(&self, path: &Path) -> io::Result<()> {
         self.step()?;
         if self.durable { File::open(path)?.sync_all() } else { Ok(()) }
     }
 
-    /// Puts `bytes` in the place of a file, all or nothing.
+    /// Replaces a file's content atomically.
     pub fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let draft = path.with_extension("new");
         self.write(&draft, bytes)?;
@@ -105,7 +107,7 @@ impl Disk {
         place.remove_empty_dir(name)
     }
 
-    /// Removes a directory and all that is in it. Links are removed, not followed.
+    /// Removes a directory and its content. Links are removed, not followed.
     pub fn remove_tree(&self, path: &Path) -> io::Result<()> {
         self.step()?;
         let place = match Dir::open(parent(path)) {
@@ -115,12 +117,13 @@ impl Disk {
         place.remove(path.file_name().unwrap_or_default())
     }
 
-    /// Copies what is in the directory `from` into the directory `to`, which exists. Links are copied as links.
+    /// Copies the content of the directory `from` into the existing directory `to`. Links are copied as links.
     pub fn copy_tree(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.copy(&open(from)?, &open(to)?, from, 0)
     }
 
-    /// Programs change `from` meanwhile: an entry that is gone is left out, and one that became a link is not followed.
+    /// Programs may change `from` meanwhile: an entry that no longer exists is left out, and one that became a link is
+    /// not followed.
     fn copy(&self, from: &Dir, to: &Dir, path: &Path, depth: usize) -> io::Result<()> {
         if depth > DEPTH_MAX {
             return Err(too_deep());
@@ -145,7 +148,7 @@ impl Disk {
                 to.make_dir(name, 0o700)?;
                 let target = to.child(name)?;
                 self.copy(&source, &target, path, depth + 1)?;
-                // Last, because a directory may forbid to write into it.
+                // The mode is set last, because it may forbid writing into the directory.
                 target.set_mode(source.own_meta()?.mode)
             }
             Kind::Link => self.link(&from.read_link(name)?, to, name),
@@ -158,7 +161,7 @@ impl Disk {
                 self.sync(&target)
             }
             Kind::Fifo | Kind::Socket | Kind::Device => {
-                tracing::warn!(path = %path.display(), "{kind} is not copied: only its program could use it");
+                tracing::warn!(path = %path.display(), "{kind} is not copied: it is useless outside its program");
                 Ok(())
             }
         }
@@ -192,17 +195,17 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Opens a directory. Only its last name can be changed by users of volumes, and must not be a link.
+/// Opens a directory. Users of volumes can change only the last part of the path, which must not be a link.
 fn open(path: &Path) -> io::Result<Dir> {
     Dir::open(parent(path))?.child(path.file_name().unwrap_or_default())
 }
 
 fn too_deep() -> io::Error {
-    io::Error::other(format!("more than {DEPTH_MAX} directories in one another"))
+    io::Error::other(format!("more than {DEPTH_MAX} nested directories"))
 }
 
-/// Bytes on disk and number of the files and directories in a directory; links are not followed. What goes away meanwhile does
-/// not count.
+/// The size on disk and the number of files and directories in a directory. Links are not followed. Entries that are
+/// removed meanwhile do not count.
 pub fn usage(path: &Path) -> io::Result<(u64, u64)> {
     let mut total = (0, 0);
     add_usage(&open(path)?, 0, &mut total)?;
@@ -232,7 +235,7 @@ fn add_usage(directory: &Dir, depth: usize, total: &mut (u64, u64)) -> io::Resul
     Ok(())
 }
 
-/// How many steps the world has left, for tests.
+/// How many steps remain before the simulated crash, for tests.
 #[cfg(test)]
 #[derive(Debug)]
 pub struct Steps {
@@ -248,7 +251,7 @@ impl Default for Steps {
 
 #[cfg(test)]
 impl Disk {
-    /// The process "dies" after so many more steps: then nothing is written any more, not even to clean up.
+    /// The process "crashes" after this many steps: from then on nothing is written, not even to clean up.
     pub fn die_after(&self, steps: u32) {
         self.steps.left.store(steps.into(), std::sync::atomic::Ordering::SeqCst);
     }
@@ -259,12 +262,12 @@ impl Disk {
 
     fn step(&self) -> io::Result<()> {
         if self.steps.left.fetch_sub(1, std::sync::atomic::Ordering::SeqCst) <= 0 {
-            return Err(io::Error::other("the process has died"));
+            return Err(io::Error::other("the process has crashed"));
         }
         Ok(())
     }
 
-    /// The last step before death may be half a write.
+    /// The last step before the crash may write half of its bytes.
     fn tear(&self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
         if self.steps.left.load(std::sync::atomic::Ordering::SeqCst) == 0 {
             file.write_all(&bytes[..bytes.len() / 2])?;
@@ -280,9 +283,10 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// A program replaces directories and files of its volume with links to places outside, and back, while the volume is cloned.
+    /// A program repeatedly replaces directories and files of its volume with links to places outside, while the volume
+    /// is cloned.
     #[test]
-    fn a_copy_follows_no_link_that_comes_meanwhile() {
+    fn a_copy_follows_no_link_that_appears_meanwhile() {
         let (place, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (from, at) = (place.path().join("from"), |name: &str| place.path().join("from").join(name));
         fs::write(outside.path().join("secret"), "secret").unwrap();
@@ -305,7 +309,7 @@ mod tests {
             for round in 0..2000 {
                 let to = place.path().join(format!("to-{round}"));
                 fs::create_dir(&to).unwrap();
-                // It may fail: an entry was another kind when it was listed.
+                // The copy may fail: an entry had another type when it was listed.
                 let _ = disk.copy_tree(&from, &to);
                 for (name, text) in [("secret", "own"), ("other", "own")] {
                     let copied = to.join(name);

@@ -1,5 +1,5 @@
-//! Faults on order: a test tells the driver to fail, to be late, to lose its answers or to answer wrongly. A driver that was given
-//! no orders does nothing of the kind.
+//! Injected faults: a test orders the driver to fail, to be late, to lose responses or to respond wrongly. Without
+//! orders there are no faults.
 
 use crate::v1;
 use serde::Deserialize;
@@ -11,33 +11,34 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
-/// One fault. Of several orders for a call the first one that is not used up counts.
+/// A fault order. The first order that matches a call and is not used up applies.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Order {
-    /// The call, as `CreateVolume`; `*` is every call.
+    /// The call, for example `CreateVolume`; `*` means every call.
     pub call: String,
-    /// Only calls about the volume or snapshot of this name (when it is created) or id (later).
+    /// Only calls for the volume or snapshot with this name (on creation) or id (later).
     pub subject: Option<String>,
-    /// Do the work first: the caller does not hear that it was done.
+    /// Execute the call first, so that the caller does not learn that it succeeded.
     pub after: bool,
-    /// Wait so long.
+    /// Wait for this time, in milliseconds.
     pub delay_ms: u64,
-    /// Do the work also when the caller has left meanwhile, as most drivers do. Until it is done, other calls about the same subject are told
+    /// Execute the call even if the caller has disconnected, as most drivers do. Until it ends, other calls for the
+    /// same subject get `Aborted`.
     /// that it is under way.
     pub goes_on: bool,
     /// Then fail with this code.
     #[serde(deserialize_with = "read_code")]
     pub code: Option<Code>,
-    /// And say this.
+    /// The error message.
     pub message: String,
-    /// Close the connection without an answer.
+    /// Close the connection without a response.
     pub drop_connection: bool,
-    /// Answer with this size, whatever the size is.
+    /// Respond with this size instead of the real one.
     pub capacity_bytes: Option<i64>,
-    /// Leave out of the answer what the volume was copied from.
+    /// Leave the content source out of the response.
     pub without_content_source: bool,
-    /// So many calls, then no more; forever if not given.
+    /// The number of calls that the order applies to; forever if not set.
     pub times: Option<u32>,
     /// Wait at this gate (tests in the same process only).
     #[serde(skip)]
@@ -60,7 +61,7 @@ impl Order {
         Order { call: call.to_owned(), code: Some(code), message, ..Order::default() }
     }
 
-    /// The work is done, the connection breaks.
+    /// The call is executed, then the connection breaks.
     pub fn lose_answer(call: &str) -> Order {
         Order { call: call.to_owned(), after: true, drop_connection: true, ..Order::default() }
     }
@@ -75,7 +76,7 @@ impl Order {
         Order { call: call.to_owned(), gate: Some(gate.clone()), ..Order::default() }
     }
 
-    /// The answer names a wrong size.
+    /// The response has a wrong size.
     pub fn answer_capacity(call: &str, capacity_bytes: i64) -> Order {
         Order { call: call.to_owned(), capacity_bytes: Some(capacity_bytes), ..Order::default() }
     }
@@ -90,13 +91,13 @@ impl Order {
         self
     }
 
-    /// Applies once the work is done.
+    /// Applies after the call is executed.
     pub fn after(mut self) -> Order {
         self.after = true;
         self
     }
 
-    /// Whether or not the caller is still there.
+    /// Applies even if the caller has disconnected.
     pub fn goes_on(mut self) -> Order {
         self.goes_on = true;
         self
@@ -107,12 +108,12 @@ impl Order {
         wanted && (self.call == "*" || self.call == call) && self.times != Some(0)
     }
 
-    /// What is to be said instead of an answer.
+    /// The failure to return instead of the response.
     pub fn failure(&self) -> Option<Status> {
         self.code.map(|code| Status::new(code, self.message.clone()))
     }
 
-    /// Makes an answer wrong, if that is the order.
+    /// Changes the response as ordered.
     pub fn bend(&self, answer: &mut dyn Any) {
         if let Some(created) = answer.downcast_mut::<v1::CreateVolumeResponse>() {
             if let (Some(volume), Some(bytes)) = (&mut created.volume, self.capacity_bytes) {
@@ -129,19 +130,19 @@ impl Order {
     }
 }
 
-/// A place where calls wait until a test lets them go on.
+/// Calls wait at a gate until a test opens it.
 #[derive(Clone)]
 pub struct Gate {
     state: Arc<watch::Sender<(usize, bool)>>,
 }
 
 impl Gate {
-    #[allow(clippy::new_without_default)] // A gate is made to be closed: the word says more.
+    #[allow(clippy::new_without_default)] // `closed` says in which state a gate begins.
     pub fn closed() -> Gate {
         Gate { state: Arc::new(watch::Sender::new((0, false))) }
     }
 
-    /// Waits until so many calls have come to the gate.
+    /// Waits until this many calls have reached the gate.
     pub async fn reached(&self, calls: usize) {
         self.wait(|(arrived, _)| *arrived >= calls).await;
     }
@@ -157,7 +158,7 @@ impl Gate {
 
     async fn wait(&self, until: impl FnMut(&(usize, bool)) -> bool) {
         let mut changes = self.state.subscribe();
-        changes.wait_for(until).await.map(|_| ()).expect("we hold the sender ourselves");
+        changes.wait_for(until).await.map(|_| ()).expect("the sender is not dropped");
     }
 }
 
@@ -173,13 +174,13 @@ impl fmt::Debug for Gate {
     }
 }
 
-/// Somebody who has an order for a call, by its name and subject, or none.
+/// Returns the order for a call by its name and subject, or none.
 type Ask = Box<dyn Fn(&str, &str) -> Option<Order> + Send + Sync>;
 
-/// The orders of one driver.
+/// The fault orders of one driver.
 #[derive(Default)]
 pub struct Faults {
-    /// Asked first, at every call.
+    /// Called first, for every call.
     ask: Option<Ask>,
     given: Mutex<Vec<Order>>,
     file: Option<Mutex<FileOrders>>,
@@ -192,7 +193,7 @@ impl fmt::Debug for Faults {
 }
 
 impl Faults {
-    /// Has somebody asked at every call, who may count them.
+    /// Sets the function that is called first, for every call; it may count them.
     pub fn asking(ask: impl Fn(&str, &str) -> Option<Order> + Send + Sync + 'static) -> Faults {
         Faults { ask: Some(Box::new(ask)), ..Faults::default() }
     }
@@ -201,7 +202,7 @@ impl Faults {
         self.given().push(order);
     }
 
-    /// Forgets all orders that were given; those in a file stay.
+    /// Removes all orders that were given by calls; those in a file stay.
     pub fn clear(&self) {
         self.given().clear();
     }
@@ -211,15 +212,15 @@ impl Faults {
         self.given().iter().filter(|order| order.times != Some(0)).cloned().collect()
     }
 
-    /// Takes orders from this file too, and again whenever it changes. The error is one sentence.
+    /// Reads orders from this file too, and again whenever it changes. The error is one sentence.
     pub fn from_file(path: &Path) -> Result<Faults, String> {
         let mut file = FileOrders { path: path.to_owned(), stamp: None, orders: Vec::new() };
         file.refresh()?;
         Ok(Faults { file: Some(Mutex::new(file)), ..Faults::default() })
     }
 
-    /// The order for a call, if there is one; it counts as carried out. A file that cannot be read fails the call: a test that
-    /// believes in faults which do not happen would prove nothing.
+    /// The order for a call, if there is one; it counts as used once. An unreadable file fails the call: a test whose
+    /// faults do not happen would prove nothing.
     pub fn take(&self, call: &str, subject: &str) -> Result<Option<Order>, Status> {
         if let Some(order) = self.ask.as_ref().and_then(|ask| ask(call, subject)) {
             return Ok(Some(order));
@@ -249,7 +250,7 @@ fn take(orders: &mut [Order], call: &str, subject: &str) -> Option<Order> {
 #[derive(Debug)]
 struct FileOrders {
     path: PathBuf,
-    /// What the file looked like when it was read.
+    /// Metadata of the file when it was read.
     stamp: Option<(SystemTime, u64, u64)>,
     orders: Vec<Order>,
 }
@@ -269,7 +270,7 @@ impl FileOrders {
         let orders: Vec<Order> =
             serde_json::from_str(&text).map_err(|error| format!("{path} is not a list of fault orders: {error}"))?;
         if let Some(order) = orders.iter().find(|order| order.call != "*" && !super::CALLS.contains(&&*order.call)) {
-            return Err(format!("{path} has a fault order for {:?}, which is no call of CSI", order.call));
+            return Err(format!("{path} has a fault order for {:?}, which is not a CSI call", order.call));
         }
         (self.orders, self.stamp) = (orders, Some(stamp));
         Ok(())

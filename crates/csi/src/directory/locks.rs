@@ -1,10 +1,10 @@
-//! Locks by key: operations on one volume queue behind each other, those on different volumes do not.
+//! Locks by key: operations on one volume run one after the other, operations on different volumes concurrently.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
-/// What an operation holds. Readers of one thing (copies of a volume) may go on together.
+/// A held lock. Several readers of one key (copies of a volume) may hold it together.
 #[derive(Debug, Default)]
 pub struct Locks {
     held: Arc<Held>,
@@ -13,7 +13,8 @@ pub struct Locks {
 type Held = Mutex<HashMap<Arc<str>, Arc<RwLock<()>>>>;
 
 impl Locks {
-    /// Waits in line; whoever stops waiting leaves the line. The guard may move to another thread.
+    /// Waits for the lock, first come, first served. Dropping the future stops waiting. The guard may move to another
+    /// thread.
     pub async fn exclusive(&self, key: &str) -> Guard {
         let mut guard = self.guard(key);
         guard.hold = Some(Hold::Exclusive(self.lock(key).write_owned().await));
@@ -26,7 +27,7 @@ impl Locks {
         guard
     }
 
-    /// Tidies up also after those who gave up waiting.
+    /// Also removes the entry of a caller that stopped waiting.
     fn guard(&self, key: &str) -> Guard {
         Guard { key: key.into(), hold: None, held: Arc::clone(&self.held) }
     }
@@ -58,7 +59,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         self.hold = None;
-        // Nobody can come to the lock while the map is held: what only the map knows is not needed.
+        // No caller can take the lock while the map is locked: an entry that only the map holds can be removed.
         if held.get(&self.key).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             held.remove(&self.key);
         }
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_key_queues_another_does_not_and_nothing_is_left() {
+    async fn operations_on_one_key_wait_and_no_entry_is_left() {
         let locks = Locks::default();
         let first = locks.exclusive("a").await;
         let mut second = Box::pin(locks.exclusive("a"));
@@ -88,7 +89,7 @@ mod tests {
         drop(locks.exclusive("b").await);
         drop(first);
         drop(second.await);
-        // Someone who gives up waiting leaves nothing behind either.
+        // A caller that stops waiting leaves no entry either.
         let first = locks.exclusive("c").await;
         let mut third = Box::pin(locks.exclusive("c"));
         assert!(now(third.as_mut()).is_none());

@@ -1,10 +1,10 @@
 //! The directory driver: a CSI driver whose volumes are directories with a recorded size.
 //!
-//! It needs no privileges: nothing is mounted, a volume is published by a link. Sizes are recorded, not enforced. It is meant for
-//! laptops and CI, where it behaves as a driver should, down to the codes of its errors.
+//! It needs no privileges: nothing is mounted; publishing a volume creates a symbolic link. Sizes are recorded, not
+//! enforced. It is for laptops and CI, where it behaves as the CSI specification requires, including error codes.
 //!
-//! Operations on one volume wait for each other; those on different volumes run side by side. A caller that goes away leaves the
-//! line, but does not stop what has begun.
+//! Operations on one volume wait for each other; operations on different volumes run concurrently. If a caller
+//! disconnects, its waiting operation is dropped, but a running one completes.
 
 pub mod archive;
 mod calls;
@@ -41,7 +41,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-/// One driver on one directory. [`Serving`] makes it answer at a socket.
+/// A driver on one directory. [`Serving`] serves it at a socket.
 #[derive(Debug)]
 pub struct DirectoryDriver {
     options: Options,
@@ -51,14 +51,15 @@ pub struct DirectoryDriver {
     faults: Faults,
     calls: Calls,
     findings: Vec<Finding>,
-    /// What calls that go on without their callers are about.
+    /// The subjects of calls that continue without their callers.
     under_way: Mutex<BTreeSet<String>>,
-    /// They go on until this.
+    /// Cancels calls that continue without their callers.
     ended: CancellationToken,
 }
 
 impl DirectoryDriver {
-    /// Opens a directory, makes it if need be, and holds its lock until the driver is dropped. Blocks while it reads the disk.
+    /// Opens a directory, creates it if it does not exist, and holds its lock until the driver is dropped. Blocks while
+    /// it reads the disk.
     pub fn open(directory: &Path, options: Options, faults: Faults) -> Result<Arc<DirectoryDriver>, OpenError> {
         options.check().map_err(OpenError::Options)?;
         let files = Files::open(directory, options.durable)?;
@@ -79,7 +80,7 @@ impl DirectoryDriver {
         }))
     }
 
-    /// What was not as it should be when the directory was opened.
+    /// Problems found when the directory was opened.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
@@ -102,20 +103,20 @@ impl DirectoryDriver {
         state.volumes.values().map(|volume| (volume.record.id.clone(), volume.record.size_bytes)).collect()
     }
 
-    /// The ids and names of all volumes, for tests: what the driver holds, without a call.
+    /// The ids and names of all volumes, for tests. Reads the driver's memory without a call.
     pub fn volumes(&self) -> Vec<(String, String)> {
         let state = self.state();
         state.volumes.values().map(|volume| (volume.record.id.clone(), volume.record.name.clone())).collect()
     }
 
-    /// Why a volume cannot be published, if its data or its record is missing. Blocks while it looks at the disk.
+    /// Why a volume cannot be published: its data or its record is missing. Blocks while it reads the disk.
     pub fn problem(&self, id: &str) -> Option<String> {
         // Only ids of this driver's own volumes become paths.
         let found = self.volume(id).and_then(|volume| self.has_data(&volume.record.id));
         found.err().map(|status| status.message().to_owned())
     }
 
-    /// Ends what goes on without its caller, as the end of the process would.
+    /// Stops calls that continue without their callers, as the end of the process would.
     pub fn end(&self) {
         self.ended.cancel();
     }
@@ -126,7 +127,7 @@ impl DirectoryDriver {
 
     fn refuse_if_under_way(&self, subject: &str) -> Result<(), Status> {
         match !subject.is_empty() && self.under_way().contains(subject) {
-            true => Err(Status::aborted(format!("another call about {subject:?} is under way"))),
+            true => Err(Status::aborted(format!("another call for {subject:?} is in progress"))),
             false => Ok(()),
         }
     }
@@ -135,7 +136,7 @@ impl DirectoryDriver {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The volume of this id, or why there is none.
+    /// The volume with this id, or why it is not served.
     fn volume(&self, id: &str) -> Result<Volume, Status> {
         let state = self.state();
         if let Some(volume) = state.volumes.get(id) {
@@ -147,12 +148,12 @@ impl DirectoryDriver {
         })
     }
 
-    /// Writes a volume's new record to disk, then lets it count.
+    /// Writes a volume's new record to disk, then updates the state in memory.
     fn update_volume(&self, record: VolumeRecord) -> Result<(), Status> {
         let written = self.files.write_volume(&record);
         let record = match written {
             Ok(()) => Ok(record),
-            // It may or may not have reached its name: what is there counts.
+            // The rename may have happened before the failure: read the record from disk.
             Err(_) => self.files.reread_volume(&record.id).map_err(|why| (record.id, why)),
         };
         let mut state = self.state();
@@ -170,7 +171,7 @@ impl DirectoryDriver {
         written.map_err(failed)
     }
 
-    /// Runs blocking work that must come to its end even when the caller goes away; `held` is let go when it has.
+    /// Runs blocking work to its end even if the caller disconnects. Releases `held` at the end.
     async fn run<T: Send + 'static>(
         self: Arc<DirectoryDriver>,
         held: Vec<Guard>,
@@ -188,7 +189,7 @@ impl DirectoryDriver {
     }
 }
 
-/// What a failed write means to the caller.
+/// The status of a failed write.
 fn failed(error: io::Error) -> Status {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -198,8 +199,8 @@ fn failed(error: io::Error) -> Status {
     }
 }
 
-/// A page of things in the order of their ids: from after `token`, at most `max_entries` (0 = all), and the token of the next page.
-/// The token is the last id of the page before, so that it stays good when things come and go.
+/// A page of entries in the order of their ids: after `token`, at most `max_entries` (0 = all), and the token of the
+/// next page. The token is the last id of the previous page, so it stays valid when entries are added or removed.
 fn page<'a, T: 'a>(
     things: impl Iterator<Item = (&'a String, &'a T)>,
     kind: state::Kind,
@@ -220,7 +221,7 @@ fn page<'a, T: 'a>(
     Ok((entries, next))
 }
 
-/// Whether a place is one that these segments ask for.
+/// Whether a topology segment matches the requested one.
 fn is_at(place: &Texts, segments: &Texts) -> bool {
     segments.iter().all(|(key, value)| place.get(key) == Some(value))
 }

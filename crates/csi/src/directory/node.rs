@@ -1,4 +1,4 @@
-//! Node: volumes where they are used. Nothing is mounted: to publish a volume is to put a link to its data at the target.
+//! The node service. Nothing is mounted: publishing a volume creates a symbolic link to its data at the target path.
 
 use super::record::{Publication, Texts, UseRecord};
 use super::state::{Kind, Volume};
@@ -130,15 +130,15 @@ impl DirectoryDriver {
         let data = self.has_data(id)?;
         let mut used = (*volume.used).clone();
         used.published.insert(target.clone(), wanted);
-        // Noted first: what is noted but not there does no harm, a link that nobody knows of would.
+        // Record the target before the link: a recorded target without a link is harmless, an unrecorded link is not.
         self.update_use(id, used)?;
         self.make_room(id, &place, &target)?;
         let made = self.files.disk.link(&data, &place.0, &place.1);
         made.map_err(|error| Status::internal(format!("cannot publish at {target}: {error}")))
     }
 
-    /// The directory that a target is in, and its name there. Directories above it may be links, as on machines that keep kubelet's files
-    /// elsewhere; which directory they lead to is decided once, here.
+    /// The parent directory of a target, and the target's name in it. Parents may be links, as on machines that keep
+    /// the kubelet's files elsewhere; they are resolved once, here.
     fn place(&self, target: &str) -> Result<(Dir, OsString), Status> {
         let path = Path::new(target);
         let cannot = |error: io::Error| match error.kind() {
@@ -151,20 +151,21 @@ impl DirectoryDriver {
         let own = Dir::open(&self.files.root).map_err(failed)?;
         match own.contains(&place).map_err(cannot)? {
             true => {
-                let text = format!("target_path {target} leads into the driver's own directory");
+                let text = format!("target_path {target} resolves to the driver's own directory");
                 Err(Status::invalid_argument(text))
             }
             false => Ok((place, path.file_name().unwrap_or_default().to_owned())),
         }
     }
 
-    /// Takes away what callers put at a target for a driver to mount over: an empty directory. Our own link is made anew.
+    /// Removes what callers create at a target for a mount: an empty directory. An existing link of the driver is
+    /// created again.
     fn make_room(&self, id: &str, (place, name): &(Dir, OsString), target: &str) -> Result<(), Status> {
         let meta = match place.meta(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            meta => meta.map_err(|error| Status::internal(format!("cannot look at {target}: {error}")))?,
+            meta => meta.map_err(|error| Status::internal(format!("cannot read {target}: {error}")))?,
         };
-        let occupied = |_| Status::failed_precondition(format!("at target_path {target} is something else"));
+        let occupied = |_| Status::failed_precondition(format!("another file exists at target_path {target}"));
         match meta.kind {
             tree::Kind::Directory => self.files.disk.remove_empty_dir(place, name).map_err(occupied),
             _ if self.is_link_in(id, place, name) => self.files.disk.remove_file_in(place, name).map_err(occupied),
@@ -180,14 +181,14 @@ impl DirectoryDriver {
         let target = self.path(&request.target_path, "target_path")?;
         let held = vec![self.locks.exclusive(&id).await];
         let volume = match self.volume(&id) {
-            // Whatever became of it, its user must get rid of it.
+            // Even a damaged volume can be unpublished.
             Err(status) if status.code() == Code::NotFound => None,
             volume => Some(volume?),
         };
         self.run(held, move |driver| {
             let path = Path::new(&target);
             let name = path.file_name().unwrap_or_default();
-            // Where its directory is gone, the link is, too.
+            // If the parent directory does not exist, neither does the link.
             if let Ok(place) = Dir::open(disk::parent(path))
                 && driver.is_link_in(&id, &place, name)
             {
@@ -215,7 +216,8 @@ impl DirectoryDriver {
         self.stats(volume).await
     }
 
-    /// What NodeGetVolumeStats answers for a volume, wherever it is used. Simulated nodes do not publish the volumes of their pods.
+    /// The response to NodeGetVolumeStats for a volume, wherever it is used. Simulated nodes do not publish their pods'
+    /// volumes.
     pub async fn volume_stats(self: Arc<Self>, id: &str) -> Result<NodeGetVolumeStatsResponse, Status> {
         let volume = self.volume(id)?;
         self.stats(volume).await
@@ -252,7 +254,7 @@ impl DirectoryDriver {
         let capacity_bytes = match self.options.expansion {
             super::Expansion::Node => self.expand(id, range).await?,
             super::Expansion::Both if range.required_bytes > volume.record.size_bytes => {
-                return Err(Status::out_of_range(format!("the controller has not made {id} so large yet")));
+                return Err(Status::out_of_range(format!("the controller has not expanded {id} to this size yet")));
             }
             super::Expansion::Both => volume.record.size_bytes,
             _ => return Err(Status::unimplemented("volumes of this driver are not expanded on the node")),
@@ -260,12 +262,12 @@ impl DirectoryDriver {
         Ok(NodeExpandVolumeResponse { capacity_bytes })
     }
 
-    /// The targets that a volume's links are still at.
+    /// The targets at which the volume's links still exist.
     pub(super) fn targets_in_use<'a>(&self, volume: &'a Volume) -> impl Iterator<Item = &'a String> {
         volume.used.published.keys().filter(|target| self.is_link(&volume.record.id, target))
     }
 
-    /// Whether our link to this volume is at the target.
+    /// Whether the driver's link to this volume is at the target.
     fn is_link(&self, id: &str, target: &str) -> bool {
         Kind::Volume.is_id(id) && std::fs::read_link(target).is_ok_and(|to| to == self.files.data(Kind::Volume, id))
     }
@@ -274,7 +276,7 @@ impl DirectoryDriver {
         Kind::Volume.is_id(id) && place.read_link(name).is_ok_and(|to| to == self.files.data(Kind::Volume, id))
     }
 
-    /// A path that cannot be one is one where the volume is not used.
+    /// Checks that the volume is used at a path. An invalid path is one where it is not used.
     fn is_used_at(&self, volume: &Volume, path: &str) -> Result<(), Status> {
         let is_used = |path: String| volume.used.published.contains_key(&path) || volume.used.staged.contains(&path);
         match self.path(path, "volume_path").is_ok_and(is_used) {
@@ -283,7 +285,8 @@ impl DirectoryDriver {
         }
     }
 
-    /// The directory of a volume's data. It is never made anew: an empty directory in its place would look like a volume without data.
+    /// The directory of a volume's data. It is never created here: an empty directory would look like a volume without
+    /// data.
     pub(super) fn has_data(&self, id: &str) -> Result<PathBuf, Status> {
         let data = self.files.data(Kind::Volume, id);
         match data.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {

@@ -1,4 +1,4 @@
-//! What a directory driver can be told to be.
+//! The options of a directory driver.
 
 use super::record::Texts;
 use std::fmt;
@@ -9,36 +9,36 @@ pub const DEFAULT_NAME: &str = "directory.csi.mainstay.dev";
 pub struct Options {
     /// The driver's name, which StorageClasses use as their provisioner.
     pub name: String,
-    /// The nodes whose volumes this driver serves; the first is the one that it says it runs on.
+    /// The nodes that use volumes of this driver; the first one is the node that it reports as its own.
     pub nodes: Vec<String>,
-    /// The sum of the sizes of all volumes is never more than this.
+    /// The limit for the sum of all volume sizes, in bytes.
     pub capacity_bytes: i64,
-    /// The places that it has storage in, each by its segments; none means that topology does not matter.
+    /// The topology segments that have storage; empty = no topology.
     pub places: Vec<Texts>,
     /// The parameters that a VolumeAttributesClass may set.
     pub mutable_parameters: Vec<String>,
     pub expansion: Expansion,
-    /// Volumes must be published by the controller (attached) before a node uses them.
+    /// Volumes must be attached by the controller service before a node uses them.
     pub attach: bool,
     /// Volumes must be staged on a node before they are published there.
     pub stage: bool,
-    /// Wait for the disk with every change; without, only a crash of the machine can lose something.
+    /// Fsync every change. Without it, a crash of the machine (not of the process) may lose changes.
     pub durable: bool,
-    /// How many calls to remember, for tests.
+    /// How many calls to log, for tests.
     pub calls_kept: usize,
-    /// Work in the caller's own thread: for simulations that must not depend on threads.
+    /// Do blocking work in the caller's thread, for simulations that must not depend on threads.
     pub inline: bool,
 }
 
-/// Which service has to act before a volume is larger.
+/// Which service must act to expand a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expansion {
     Controller,
     /// First the controller, then the node.
     Both,
-    /// The node alone.
+    /// The node only.
     Node,
-    /// Volumes keep their size.
+    /// Volumes cannot be expanded.
     Never,
 }
 
@@ -47,7 +47,7 @@ impl Default for Options {
         Options {
             name: DEFAULT_NAME.to_owned(),
             nodes: vec!["localhost".to_owned()],
-            // Sizes are only recorded: as good as no limit.
+            // Sizes are only recorded, so this is no limit in practice.
             capacity_bytes: 1 << 60,
             places: Vec::new(),
             mutable_parameters: ["iops", "throughput", "tier", "type"].map(str::to_owned).to_vec(),
@@ -62,7 +62,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The error is one sentence for whoever gave the options.
+    /// Checks the options; the error is one sentence.
     pub fn check(&self) -> Result<(), String> {
         let name = self.name.as_bytes();
         let letters = |byte: &u8| byte.is_ascii_alphabetic();
@@ -78,10 +78,10 @@ impl Options {
             super::check::name(node, "node").map_err(|status| format!("{}: {node:?}", status.message()))?;
         }
         if self.nodes.is_empty() {
-            return Err("there is no node that volumes could be used on".to_owned());
+            return Err("the list of nodes is empty".to_owned());
         }
         if self.capacity_bytes <= 0 {
-            return Err("the capacity is not more than nothing".to_owned());
+            return Err("the capacity must be greater than 0".to_owned());
         }
         let bad = self.places.iter().flatten().find(|(key, value)| key.is_empty() || value.is_empty());
         if let Some((key, value)) = bad {

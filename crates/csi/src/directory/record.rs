@@ -1,11 +1,11 @@
-//! What the driver writes down about a volume or snapshot: one small JSON file beside its data.
+//! What the driver stores about a volume or snapshot: a small JSON file beside its data.
 
 use crate::v1;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The newest layout of the records that we read and the one that we write.
+/// The format of the records that are written, and the newest that is read.
 const FORMAT: u32 = 1;
 
 pub type Texts = BTreeMap<String, String>;
@@ -14,7 +14,7 @@ pub type Texts = BTreeMap<String, String>;
 #[serde(deny_unknown_fields)]
 pub struct VolumeRecord {
     pub id: String,
-    /// The caller's name, which makes creation idempotent.
+    /// The name in the request, which makes creation idempotent.
     pub name: String,
     pub size_bytes: i64,
     pub created: jiff::Timestamp,
@@ -22,12 +22,12 @@ pub struct VolumeRecord {
     pub parameters: Texts,
     #[serde(default, skip_serializing_if = "Texts::is_empty")]
     pub mutable_parameters: Texts,
-    /// The segments of the place where the volume is; none where the driver has no topology.
+    /// The topology segment of the volume; none if the driver has no topology.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<Texts>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// The nodes to which the controller published it.
+    /// The nodes to which the controller attached it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub attached: BTreeMap<String, Attachment>,
 }
@@ -55,7 +55,8 @@ pub struct SnapshotRecord {
     pub created: jiff::Timestamp,
 }
 
-/// Where a volume is used on this machine. It describes links, which do not outlive much either, so it is never synced.
+/// Where a volume is used on this machine. It is never synced: it describes links, which need not survive a crash
+/// either.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UseRecord {
@@ -69,7 +70,7 @@ pub struct UseRecord {
 #[serde(deny_unknown_fields)]
 pub struct Publication {
     pub readonly: bool,
-    /// Nobody else may have it at another path.
+    /// The volume may not be published at a second path.
     pub alone: bool,
 }
 
@@ -85,7 +86,7 @@ pub fn encode<T: Serialize>(record: &T) -> Vec<u8> {
     bytes
 }
 
-/// Reads a record; the error is why it cannot be one of ours.
+/// Parses a record; the error says why it is not one.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     #[derive(Deserialize)]
     struct Seal {
@@ -94,7 +95,8 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     if bytes.is_empty() {
         return Err("it is empty".to_owned());
     }
-    let seal: Seal = serde_json::from_slice(bytes).map_err(|error| format!("it is not a record of ours: {error}"))?;
+    let seal: Seal =
+        serde_json::from_slice(bytes).map_err(|error| format!("it is not a record of this driver: {error}"))?;
     if seal.format != FORMAT {
         return Err(format!("its format is {}, and this version knows {FORMAT}", seal.format));
     }
@@ -113,14 +115,14 @@ impl VolumeRecord {
         }
     }
 
-    /// The class's parameters, so that they can be seen on the volume; not what the caller added about itself.
+    /// The class's parameters, which are stored for information, without those that the caller added about itself.
     pub fn context(&self) -> Texts {
         let own = self.parameters.iter().filter(|(key, _)| !key.starts_with(CALLERS_PREFIX));
         own.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 }
 
-/// Keys with which Kubernetes tells drivers for whom it asks.
+/// Keys with which Kubernetes passes the names of claim and volume.
 pub const CALLERS_PREFIX: &str = "csi.storage.k8s.io/";
 
 impl Source {
@@ -155,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_read_back_and_others_are_told_apart() {
+    fn records_can_be_read_back_and_others_are_refused() {
         let record = VolumeRecord {
             id: "vol-1".into(),
             name: "pvc-é".into(),
@@ -172,8 +174,8 @@ mod tests {
         let text = String::from_utf8(bytes).unwrap();
         let cases = [
             (String::new(), "it is empty"),
-            (text[..text.len() / 2].to_owned(), "it is not a record of ours: EOF"),
-            ("[]".to_owned(), "it is not a record of ours"),
+            (text[..text.len() / 2].to_owned(), "it is not a record of this driver: EOF"),
+            ("[]".to_owned(), "it is not a record of this driver"),
             (text.replace("\"format\": 1", "\"format\": 7"), "its format is 7, and this version knows 1"),
             (text.replace("size_bytes", "size"), "unknown field `size`"),
         ];

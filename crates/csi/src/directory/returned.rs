@@ -1,4 +1,4 @@
-//! Volumes that a person put back into the directory while the driver runs, from a backup for example.
+//! Volumes that a user restores into the directory while the driver runs, for example from a backup.
 
 use super::state::Kind;
 use super::{DirectoryDriver, failed};
@@ -10,7 +10,7 @@ impl DirectoryDriver {
     pub(super) async fn serve_returned(self: &Arc<Self>) {
         let unknown = self.clone().run(Vec::new(), |driver| driver.unknown_volumes()).await;
         for (id, name) in unknown.unwrap_or_default() {
-            // In this order, as for CreateVolume and DeleteVolume: neither is under way for the volume then.
+            // The same lock order as in CreateVolume and DeleteVolume, so that neither runs for this volume.
             let by_name = self.locks.exclusive(&format!("volume name {name}")).await;
             let held = vec![by_name, self.locks.exclusive(&id).await];
             let serve = move |driver: &DirectoryDriver| {
@@ -18,7 +18,7 @@ impl DirectoryDriver {
                 Ok(())
             };
             if let Err(status) = self.clone().run(held, serve).await {
-                tracing::warn!(%status, "cannot serve a volume that was put back");
+                tracing::warn!(%status, "cannot serve a volume that was restored into the directory");
             }
         }
     }
@@ -45,9 +45,9 @@ impl DirectoryDriver {
         match state.add_volume(record, used) {
             Ok(()) => {
                 state.damaged.remove(id);
-                tracing::info!(id, "serving a volume that was put back");
+                tracing::info!(id, "serving a volume that was restored into the directory");
             }
-            Err(why) => tracing::warn!(id, %why, "cannot serve a volume that was put back"),
+            Err(why) => tracing::warn!(id, %why, "cannot serve a volume that was restored into the directory"),
         }
     }
 }

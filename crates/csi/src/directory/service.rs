@@ -1,4 +1,4 @@
-//! The three services: each call goes through the orders for faults, to its work, into the log of calls.
+//! The three CSI services. Each call passes the fault orders, is executed, and is added to the log of calls.
 
 use super::DirectoryDriver;
 use super::faults::Order;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::{Code, Request, Response, Status};
 
-/// What answers at a socket.
+/// The implementation of the services at a socket.
 #[derive(Clone, Debug)]
 pub struct Service {
     pub driver: Arc<DirectoryDriver>,
@@ -56,7 +56,7 @@ impl Service {
     }
 }
 
-/// A call on its way into the log. It gets there also when its caller leaves before the end.
+/// A call that is being logged. It is logged even if its caller disconnects before the end.
 struct Entry<'a, Q: Any + Send + Sync> {
     driver: &'a DirectoryDriver,
     name: &'static str,
@@ -82,7 +82,7 @@ impl<Q: Any + Send + Sync> Drop for Entry<'_, Q> {
     }
 }
 
-/// While there is one, other calls about its subject are refused.
+/// While it exists, other calls for its subject are refused.
 struct UnderWay {
     driver: Arc<DirectoryDriver>,
     subject: String,
@@ -101,7 +101,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// Does the work of a call whether or not its caller stays, until the driver ends.
+/// Executes a call even if its caller disconnects, until the driver stops.
 async fn without_caller<A: Any + Send>(
     order: Order,
     work: impl Future<Output = Result<A, Status>> + Send + 'static,
@@ -113,12 +113,12 @@ async fn without_caller<A: Any + Send>(
     });
     match working.await {
         Ok(Some(result)) => result,
-        Ok(None) => Err(Status::unavailable("the driver has ended")),
+        Ok(None) => Err(Status::unavailable("the driver has stopped")),
         Err(error) => Err(Status::internal(error.to_string())),
     }
 }
 
-/// Does the work of a call as ordered; what comes out is what the caller hears, unless the answer gets lost.
+/// Executes a call as its fault order says; returns the response for the caller, unless the response is to be lost.
 async fn faulty<A: Any + Send>(
     order: &Order,
     work: impl Future<Output = Result<A, Status>> + Send,
@@ -129,7 +129,7 @@ async fn faulty<A: Any + Send>(
             return Err(status);
         }
         if order.drop_connection {
-            return Err(Status::unavailable("the connection is closed on order"));
+            return Err(Status::unavailable("the connection was closed by a fault order"));
         }
     }
     let mut result = work.await;
@@ -154,7 +154,8 @@ async fn hinder(order: &Order) {
     }
 }
 
-/// The methods of a service: its names in Rust and in CSI, the request and the field that says what it is about, the answer.
+/// Defines the methods of a service: names in Rust and in CSI, the request and the field with its subject, the
+/// response.
 macro_rules! services {
     ($($service:ident in $module:ident {
         $($method:ident = $name:ident($request:ident $(about $subject:ident)?) -> $answer:ident;)*

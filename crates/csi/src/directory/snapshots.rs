@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tonic::{Code, Status};
 
 impl DirectoryDriver {
-    /// The snapshot of this id, or why there is none.
+    /// The snapshot with this id, or why it is not served.
     pub(super) fn snapshot(&self, id: &str) -> Result<Arc<SnapshotRecord>, Status> {
         let state = self.state();
         if let Some(snapshot) = state.snapshots.get(id) {

@@ -1,4 +1,4 @@
-//! Serving a driver at a unix socket.
+//! Serves a driver at a unix socket.
 
 use super::DirectoryDriver;
 use super::service::Service;
@@ -23,37 +23,38 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tower::ServiceExt;
 
-/// Calls that are under way when the driver stops may take so long to end.
+/// How long running calls may take to end after the driver stops accepting calls.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// And once there are none, connections so long to close: a client that does not listen holds nobody up.
+/// How long connections may take to close after the last call, so that a client that does not react delays nothing.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// Why a socket cannot be served at; the text is one sentence.
+/// Why a socket cannot be served; the text is one sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    #[error("something serves at {0} already; stop it or choose another socket")]
+    #[error("another process serves the socket {0}; stop it or choose another socket")]
     InUse(PathBuf),
-    #[error("{0} is there and is no socket; remove it or choose another path")]
+    #[error("{0} exists and is not a socket; remove it or choose another path")]
     NotASocket(PathBuf),
     #[error("the path of the socket is too long: {0} has {1} bytes, and {max} are possible", max = crate::endpoint::SOCKET_PATH_BYTES_MAX)]
     TooLong(PathBuf, usize),
-    #[error("cannot serve at {0}: {1}")]
+    #[error("cannot serve the socket {0}: {1}")]
     Failed(PathBuf, io::Error),
 }
 
-/// A driver that is being served. Dropping it ends everything at once, as the end of a process would; the socket stays then.
+/// A served driver. Dropping it ends everything at once, as the end of a process would; the socket file then stays.
 #[derive(Debug)]
 pub struct Serving {
     socket: PathBuf,
-    /// Device and number of our own socket, so as to remove no other.
+    /// Device and inode of the socket file, so that no other file is removed.
     identity: (u64, u64),
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl Serving {
-    /// Serves at a socket; one that a dead process left behind is replaced, one that is served at is not.
+    /// Serves at a socket. A socket file that a dead process left is replaced; a socket that another process serves is
+    /// not.
     pub async fn start(driver: Arc<DirectoryDriver>, socket: &Path) -> Result<Serving, ListenError> {
         let failed = |error| ListenError::Failed(socket.to_owned(), error);
         let length = socket.as_os_str().len();
@@ -70,12 +71,12 @@ impl Serving {
         Ok(Serving { socket, identity, stop, task })
     }
 
-    /// As clients want it.
+    /// The endpoint for clients.
     pub fn endpoint(&self) -> String {
         format!("unix://{}", self.socket.display())
     }
 
-    /// Takes no more calls, lets those under way end, removes the socket.
+    /// Stops accepting calls, waits for running ones, and removes the socket.
     pub async fn stop(mut self) {
         self.stop.cancel();
         if let Err(error) = (&mut self.task).await {
@@ -95,22 +96,23 @@ impl Drop for Serving {
     }
 }
 
-/// The connection that a call came by.
+/// The connection of a call.
 #[derive(Clone, Debug)]
 pub struct Connection {
     severed: CancellationToken,
 }
 
 impl Connection {
-    /// Closes it under the caller's feet; never returns, because whoever awaits this is closed with it.
+    /// Closes the connection. Never returns, because the future that awaits this is dropped with the connection.
     pub async fn sever<T>(self) -> T {
         self.severed.cancel();
         std::future::pending().await
     }
 }
 
-/// A driver for callers inside this process, without a socket. `serving` is asked at each connection who serves it, and until when; nobody is
-/// a refusal. Cancelling `cut` closes all connections and refuses new ones, as when the caller's process ends.
+/// An endpoint for callers inside this process, without a socket. `serving` returns the driver for each connection and
+/// when it stops; `None` refuses the connection. Cancelling `cut` closes all connections and refuses new ones, as when
+/// the caller's process ends.
 pub fn inside(
     name: &str,
     cut: CancellationToken,
@@ -130,10 +132,10 @@ pub fn inside(
     })
 }
 
-/// What a connection in memory holds before its writer waits.
+/// The buffer of a connection in memory, in bytes.
 const PIPE_BYTES: usize = 64 << 10;
 
-/// What calls come through.
+/// The transports of calls.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for T {}
@@ -173,7 +175,7 @@ async fn accept(listener: UnixListener, service: Service, stop: CancellationToke
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
-                    // Out of file descriptors, most likely: some come back when calls end.
+                    // Usually the process has no file descriptors left: wait until some calls have ended.
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             },
@@ -182,12 +184,12 @@ async fn accept(listener: UnixListener, service: Service, stop: CancellationToke
     drop(listener);
     let mut calls = calls.subscribe();
     if tokio::time::timeout(PATIENCE, calls.wait_for(|under_way| *under_way == 0)).await.is_err() {
-        tracing::warn!("calls are still under way after {PATIENCE:?}; stopping without their answers");
+        tracing::warn!("calls are still running after {PATIENCE:?}; stopping without their responses");
         return;
     }
     let ended = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(FAREWELL, ended).await.is_err() {
-        tracing::debug!("closing connections whose clients do not");
+        tracing::debug!("closing connections that clients keep open");
     }
 }
 
@@ -227,7 +229,7 @@ async fn serve(stream: impl Stream, service: Service, stop: CancellationToken, c
     }
 }
 
-/// A call that is being answered.
+/// A call that is being executed.
 struct UnderWay(Arc<watch::Sender<usize>>);
 
 impl UnderWay {

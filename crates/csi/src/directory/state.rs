@@ -1,12 +1,12 @@
-//! What the driver knows of its volumes, and how that gets to and from the disk.
+//! The driver's state: in memory and on disk.
 //!
 //! ```text
-//! DIR/lock                        held by the one driver that serves the directory
-//! DIR/volumes/<id>/volume.json    what is recorded: id, name, size, …
-//! DIR/volumes/<id>/use.json       where it is staged and published, if anywhere
-//! DIR/volumes/<id>/data/          what users keep in it
+//! DIR/lock                        locked by the driver that serves the directory
+//! DIR/volumes/<id>/volume.json    the record: id, name, size, …
+//! DIR/volumes/<id>/use.json       where it is staged and published
+//! DIR/volumes/<id>/data/          the users' data
 //! DIR/snapshots/<id>/snapshot.json, data/
-//! DIR/…/new-<id>/, gone-<id>/     being made or removed; removed when the driver starts
+//! DIR/…/new-<id>/, gone-<id>/     being created or deleted; removed when the driver starts
 //! ```
 
 use super::disk::{self, Disk, read_regular, regular_or_absent};
@@ -30,38 +30,38 @@ pub enum OpenError {
     Options(String),
 }
 
-/// Something in the directory that is not as it should be. It is left as it is.
+/// A problem in the directory. The files are not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Finding {
     #[error("{id} cannot be served: {} is damaged: {why}", .path.display())]
     Damaged { id: String, path: PathBuf, why: String },
-    #[error("{} is nothing of this driver's and is left alone", .0.display())]
+    #[error("{} does not belong to this driver and is ignored", .0.display())]
     Foreign(PathBuf),
     #[error("{} is damaged, so {id} counts as used nowhere: {why}", .path.display())]
     UseLost { id: String, path: PathBuf, why: String },
 }
 
-/// A volume as it is now.
+/// A volume in memory.
 #[derive(Clone, Debug)]
 pub struct Volume {
     pub record: Arc<VolumeRecord>,
     pub used: Arc<UseRecord>,
 }
 
-/// Kept in step with the disk by those who hold a volume's lock.
+/// Changed together with the disk, by whoever holds a volume's lock.
 #[derive(Debug, Default)]
 pub struct State {
     pub volumes: BTreeMap<String, Volume>,
     pub volume_names: HashMap<String, String>,
     pub snapshots: BTreeMap<String, Arc<SnapshotRecord>>,
     pub snapshot_names: HashMap<String, String>,
-    /// The sum of all volumes' sizes, with what is promised to those in the making.
+    /// The sum of all volume sizes, including those of volumes that are being created.
     pub allocated_bytes: i64,
-    /// Ids that are there but cannot be read, and why.
+    /// Ids on disk whose record cannot be read, and why.
     pub damaged: BTreeMap<String, String>,
 }
 
-/// The two kinds of things that are kept, each a directory of its own.
+/// Volumes or snapshots; each has its own directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Volume,
@@ -94,14 +94,14 @@ impl Kind {
         format!("{}{}", self.prefix(), uuid::Uuid::new_v4().simple())
     }
 
-    /// Whether this could be an id of ours.
+    /// Whether this can be an id of this driver.
     pub fn is_id(self, text: &str) -> bool {
         let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         text.strip_prefix(self.prefix()).is_some_and(|rest| rest.len() == 32 && rest.bytes().all(hex))
     }
 }
 
-/// The directory of one driver; the lock is held as long as this lives.
+/// The directory of one driver; its lock is held while this exists.
 #[derive(Debug)]
 pub struct Files {
     pub root: PathBuf,
@@ -132,7 +132,7 @@ impl Files {
         Ok(Files { root, disk, _lock: lock })
     }
 
-    /// Reads everything and removes what was never finished, or is finished with.
+    /// Reads everything, and removes what was being created or deleted when the driver stopped.
     pub fn load(&self) -> io::Result<(State, Vec<Finding>)> {
         let (mut state, mut findings) = (State::default(), Vec::new());
         for id in self.ids(Kind::Volume, &mut findings)? {
@@ -159,7 +159,7 @@ impl Files {
         self.home(kind, id).join("data")
     }
 
-    /// Makes a volume or snapshot, whole or not at all. `fill` puts data into the new data directory.
+    /// Creates a volume or snapshot atomically. `fill` writes data into the new data directory.
     pub fn create(
         &self,
         kind: Kind,
@@ -179,16 +179,17 @@ impl Files {
             self.disk.sync_dir(disk::parent(&home))
         })();
         made.inspect_err(|_| {
-            // Nobody has heard of it: whatever is left of it goes, now or when the driver starts again.
+            // No caller knows the id yet: remove what was created, now or at the next start.
             for path in [&draft, &home] {
                 if let Err(error) = self.disk.remove_tree(path) {
-                    tracing::warn!(%error, path = %path.display(), "cannot remove what could not be made");
+                    tracing::warn!(%error, path = %path.display(), "cannot remove an incomplete volume");
                 }
             }
         })
     }
 
-    /// Makes what becomes a volume or snapshot with [`Files::publish_draft`]: its record and an empty data directory. Not synced.
+    /// Creates a draft that [`Files::publish_draft`] makes a volume or snapshot: its record and an empty data
+    /// directory. Not synced.
     pub fn make_draft(&self, kind: Kind, id: &str, record: &[u8]) -> io::Result<PathBuf> {
         let draft = self.beside(kind, "new-", id);
         self.disk.make_dir(&draft)?;
@@ -201,23 +202,23 @@ impl Files {
         self.disk.rename(&self.beside(kind, "new-", id), &self.home(kind, id))
     }
 
-    /// Removes a draft, or what it became.
+    /// Removes a draft, also after it was published.
     pub fn remove_draft(&self, kind: Kind, id: &str) -> io::Result<()> {
         self.disk.remove_tree(&self.beside(kind, "new-", id))?;
         self.disk.remove_tree(&self.home(kind, id))
     }
 
-    /// Once this has returned the thing is gone for good; its data may take a moment longer.
+    /// Deletes a volume or snapshot. It is durably deleted when this returns; its data may be removed a moment later.
     pub fn remove(&self, kind: Kind, id: &str) -> io::Result<()> {
         let (home, gone) = (self.home(kind, id), self.beside(kind, "gone-", id));
         match self.disk.rename(&home, &gone) {
-            // An earlier attempt came as far as this, or a person removed the directory.
+            // An earlier attempt got this far, or a user removed the directory.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             renamed => renamed?,
         }
         self.disk.sync_dir(disk::parent(&home))?;
         if let Err(error) = self.disk.remove_tree(&gone) {
-            tracing::warn!(%error, path = %gone.display(), "cannot remove a deleted volume's data; trying again at the next start");
+            tracing::warn!(%error, path = %gone.display(), "cannot remove a deleted volume's data; retrying at the next start");
         }
         Ok(())
     }
@@ -227,12 +228,12 @@ impl Files {
         self.disk.replace(&path, &record::encode(record))
     }
 
-    /// What the disk says of a volume now, after a write that failed half-way.
+    /// Reads a volume from disk after a failed write, whose outcome is unknown.
     pub fn reread_volume(&self, id: &str) -> Result<VolumeRecord, String> {
         self.read(Kind::Volume, id)
     }
 
-    /// Not synced: after a crash of the machine the links that this describes need not be there either.
+    /// Not synced: after a crash of the machine the links that this describes need not exist either.
     pub fn write_use(&self, id: &str, used: &UseRecord) -> io::Result<()> {
         let path = self.home(Kind::Volume, id).join(USE_FILE);
         if used == &UseRecord::default() {
@@ -248,7 +249,7 @@ impl Files {
     }
 
     fn beside(&self, kind: Kind, prefix: &str, id: &str) -> PathBuf {
-        assert!(kind.is_id(id), "only ids of our own become paths, not {id:?}");
+        assert!(kind.is_id(id), "only ids of this driver become paths, not {id:?}");
         self.root.join(kind.directory()).join(format!("{prefix}{id}"))
     }
 
@@ -264,19 +265,19 @@ impl Files {
             } else if kind.is_id(name) {
                 ids.push(name.to_owned());
             } else if unfinished("new-") || unfinished("gone-") {
-                tracing::info!(path = %path.display(), "removing what the driver was making or removing when it ended");
+                tracing::info!(path = %path.display(), "removing what was being created or deleted when the driver stopped");
                 self.disk.remove_tree(&path)?;
             } else {
                 findings.push(Finding::Foreign(path));
             }
         }
-        // The order in which a directory lists its names is nobody's promise.
+        // The order of a directory listing is not defined.
         ids.sort();
         findings.sort_by_key(|finding| finding.to_string());
         Ok(ids)
     }
 
-    /// The ids that are on disk. Unlike [`Files::load`] this removes nothing.
+    /// The ids on disk. Unlike [`Files::load`] this removes nothing.
     pub fn ids_on_disk(&self, kind: Kind) -> io::Result<Vec<String>> {
         let mut ids = Vec::new();
         for entry in self.root.join(kind.directory()).read_dir()? {
@@ -336,7 +337,7 @@ impl Identified for SnapshotRecord {
 }
 
 impl State {
-    /// The error is why it cannot be.
+    /// Adds a volume; the error says why it cannot be served.
     pub fn add_volume(&mut self, record: VolumeRecord, used: UseRecord) -> Result<(), String> {
         if let Some(other) = self.volume_names.get(&record.name) {
             return Err(format!("its name {:?} is the name of {other} too", record.name));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tokio::runtime::Builder;
 use tonic::{Code, Status};
 
-/// What users see of a volume or snapshot, without its id.
+/// A volume or snapshot as users see it, without its id.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Seen {
     source: Option<Source>,
@@ -68,7 +68,7 @@ enum Operation {
     },
 }
 
-/// The ids of volumes and snapshots by name; names that are not there get one that is not there either.
+/// The ids of volumes and snapshots by name. An unknown name gets an unknown id.
 struct Ids(BTreeMap<String, String>, BTreeMap<String, String>);
 
 impl Ids {
@@ -87,7 +87,7 @@ impl Ids {
     }
 }
 
-/// The code that the driver must answer with, and the state after it.
+/// The code that the driver must return, and the state afterwards.
 fn expect(model: &mut Model, ids: &Ids, operation: &Operation) -> Code {
     let made_from =
         |model: &mut Model, name: &String, from: Option<Seen>, source: Source| match (model.volumes.get(name), from) {
@@ -159,7 +159,7 @@ fn expect(model: &mut Model, ids: &Ids, operation: &Operation) -> Code {
     }
 }
 
-/// Does an operation on the driver; names become ids.
+/// Executes an operation on the driver; names become ids.
 async fn perform(driver: &Arc<DirectoryDriver>, operation: &Operation) -> Result<(), Status> {
     let (driver, ids) = (Arc::clone(driver), Ids::of(driver));
     match operation {
@@ -224,12 +224,12 @@ fn create(name: &str, capacity_range: Option<CapacityRange>, source: Option<Sour
     }
 }
 
-/// The driver's state, from memory and disk together.
+/// The driver's state, from memory and disk.
 fn seen(driver: &DirectoryDriver) -> Model {
     let state = driver.state();
     let file = |kind, id: &str| {
         let data = driver.files.data(kind, id);
-        assert!(data.is_dir(), "{} is there", data.display());
+        assert!(data.is_dir(), "{} exists", data.display());
         std::fs::read_to_string(data.join("file")).ok()
     };
     let volume = |volume: &super::Volume| {
@@ -249,17 +249,17 @@ fn seen(driver: &DirectoryDriver) -> Model {
         snapshots: state.snapshots.values().map(snapshot).collect(),
     };
     let sum: i64 = model.volumes.values().map(|seen| seen.size_bytes).sum();
-    assert_eq!(state.allocated_bytes, sum, "what is allocated is what is there");
+    assert_eq!(state.allocated_bytes, sum, "the allocated bytes are the sum of the sizes");
     assert_eq!(state.volume_names.len(), state.volumes.len());
     assert!(state.damaged.is_empty());
     model
 }
 
-/// Opens the directory as a new process would, and finds it tidy.
+/// Opens the directory as a new process would, and checks that nothing is left over.
 fn open(directory: &Path) -> Arc<DirectoryDriver> {
     let options = Options { durable: false, ..Options::default() };
     let driver = DirectoryDriver::open(directory, options, Faults::default()).unwrap();
-    assert_eq!(driver.findings(), [], "nothing is torn");
+    assert_eq!(driver.findings(), [], "no record is damaged");
     let kept = |kind: &str| directory.join(kind).read_dir().unwrap().count();
     let state = driver.state();
     assert_eq!(kept("volumes"), state.volumes.len(), "nothing is left over");

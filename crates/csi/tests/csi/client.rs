@@ -1,4 +1,4 @@
-//! The client: what it makes of drivers that come, go, and are not there.
+//! The client, with drivers that start, stop, are replaced or do not respond.
 
 use crate::world::*;
 use csi::directory::{DirectoryDriver, Faults, Options, Order, Serving};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tonic::{Request, Response};
 
 #[tokio::test]
-async fn a_driver_is_asked_what_it_is_once_for_each_connection() {
+async fn a_driver_is_described_once_per_connection() {
     let world = World::new().await;
     for _ in 0..3 {
         let about = world.driver.about().await.unwrap();
@@ -22,7 +22,7 @@ async fn a_driver_is_asked_what_it_is_once_for_each_connection() {
         assert!(about.creates_volumes() && about.expands_in_controller() && !about.attaches(), "{about:?}");
     }
     assert_eq!(world.server.calls().named("GetPluginInfo").len(), 1);
-    // Another driver comes to the same socket.
+    // Another driver is started at the same socket.
     let World { root, server, serving, driver } = world;
     serving.stop().await;
     drop(server);
@@ -35,7 +35,7 @@ async fn a_driver_is_asked_what_it_is_once_for_each_connection() {
 }
 
 #[tokio::test]
-async fn a_driver_that_is_not_there_yet_is_waited_for() {
+async fn a_driver_that_is_not_started_yet_is_waited_for() {
     let root = tempfile::tempdir().unwrap();
     let socket = root.path().join("csi.sock");
     let driver = Driver::connect(&format!("unix://{}", socket.display()), Settings::default()).unwrap();
@@ -56,7 +56,7 @@ async fn a_driver_that_is_not_there_yet_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_driver_that_accepts_and_never_answers_costs_no_more_than_the_deadline() {
+async fn a_call_to_a_driver_that_never_responds_ends_at_the_deadline() {
     let root = tempfile::tempdir().unwrap();
     let socket = root.path().join("csi.sock");
     let _deaf = tokio::net::UnixListener::bind(&socket).unwrap();
@@ -68,7 +68,7 @@ async fn a_driver_that_accepts_and_never_answers_costs_no_more_than_the_deadline
 }
 
 #[tokio::test]
-async fn what_speaks_something_else_is_a_broken_connection() {
+async fn another_protocol_is_a_broken_connection() {
     use tokio::io::AsyncWriteExt;
     let root = tempfile::tempdir().unwrap();
     let socket = root.path().join("csi.sock");
@@ -84,15 +84,16 @@ async fn what_speaks_something_else_is_a_broken_connection() {
 }
 
 #[tokio::test]
-async fn a_driver_whose_node_service_is_elsewhere_is_complete() {
+async fn a_driver_without_a_node_service_at_its_socket_is_complete() {
     let world = World::new().await;
     world.server.faults().order(Order::fail("NodeGetCapabilities", Code::Unimplemented).times(1));
     assert!(world.driver.about().await.unwrap().node.is_empty());
 }
 
-/// What breaks off or cannot be read is no refusal, whatever code the library has for it: the volume may have been made.
+/// A response that breaks off or cannot be read is not a refusal, whatever code the library assigns: the volume may
+/// exist.
 #[tokio::test]
-async fn an_answer_that_the_driver_did_not_give_says_nothing() {
+async fn a_failure_of_the_transport_leaves_the_outcome_open() {
     use CreateFailure::{InBackground, Infeasible};
     let answer = |code: u16, status: &str, body: &'static str| {
         let answer = http::Response::builder().status(code).header("content-type", "application/grpc");
@@ -127,7 +128,7 @@ async fn an_answer_that_the_driver_did_not_give_says_nothing() {
     }
 }
 
-/// Serves nothing but a name.
+/// A driver that only has a name.
 #[derive(Clone)]
 struct Named(String);
 
@@ -149,7 +150,7 @@ impl Identity for Named {
 
 type Answer<T> = Result<Response<T>, tonic::Status>;
 
-/// What is made of a driver that calls itself so.
+/// The result of describing a driver with this name.
 async fn about_one_named(name: &str) -> Result<String, String> {
     let root = tempfile::tempdir().unwrap();
     let socket = root.path().join("csi.sock");
@@ -165,7 +166,7 @@ async fn about_one_named(name: &str) -> Result<String, String> {
 }
 
 #[tokio::test]
-async fn a_driver_without_a_proper_name_is_not_taken() {
+async fn a_driver_with_an_invalid_name_is_refused() {
     for name in ["", "two words", "-a", "a-", "a..b", "a.", "a/b", "ü", &"a".repeat(64)] {
         let why = about_one_named(name).await.unwrap_err();
         assert!(why.contains(&format!("calls itself {name:?}: a driver's name has at most 63")), "{why}");

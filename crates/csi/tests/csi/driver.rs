@@ -1,4 +1,4 @@
-//! What the directory driver does beyond the sanity suite.
+//! The directory driver beyond the sanity suite.
 
 use crate::world::*;
 use csi::Code;
@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 #[tokio::test]
-async fn a_target_that_holds_something_else_is_left_alone() {
+async fn a_target_with_other_files_is_not_changed() {
     let world = World::new().await;
     let id = world.create("a").await.volume_id;
     let (full, empty) = (world.path("full"), world.path("empty"));
@@ -35,7 +35,7 @@ async fn a_target_that_holds_something_else_is_left_alone() {
         world.driver.node_unpublish_volume(unpublish).await.unwrap();
     }
     assert_eq!(std::fs::read_to_string(format!("{full}/file")).unwrap(), "precious");
-    // An empty directory is what some callers prepare.
+    // Some callers create an empty directory at the target.
     world.driver.node_publish_volume(request(&empty)).await.unwrap();
     assert!(Path::new(&empty).is_symlink());
 }
@@ -57,7 +57,7 @@ async fn a_volume_in_use_is_not_deleted() {
         (failure.code, failure.message),
         (Code::FailedPrecondition, format!("{id} is still published at {target}"))
     );
-    // A node that is gone with all its links holds nothing back.
+    // A published volume whose links no longer exist can be deleted.
     std::fs::remove_file(&target).unwrap();
     world.delete(&id).await;
 }
@@ -87,7 +87,7 @@ async fn an_attached_volume_is_not_deleted_and_not_attached_elsewhere() {
 }
 
 #[tokio::test]
-async fn block_access_is_refused_wherever_it_is_asked_for() {
+async fn block_access_is_refused_by_every_call() {
     let world = World::new().await;
     let block = VolumeCapability { access_type: Some(AccessType::Block(BlockVolume {})), ..writer() };
     let request = CreateVolumeRequest { volume_capabilities: vec![writer(), block.clone()], ..create("a") };
@@ -99,7 +99,7 @@ async fn block_access_is_refused_wherever_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_repeated_request_that_wants_something_else_already_exists() {
+async fn a_repeated_request_with_other_arguments_already_exists() {
     let world = World::new().await;
     let other = world.create("other").await.volume_id;
     let with = |key: &str, value: &str| [(key.to_owned(), value.to_owned())].into();
@@ -120,19 +120,19 @@ async fn a_repeated_request_that_wants_something_else_already_exists() {
     for case in cases {
         assert_eq!(code(world.driver.create_volume(case).await), Code::AlreadyExists);
     }
-    // Smaller and without a limit is satisfied by what is there.
+    // A smaller size without a limit matches the existing volume.
     let smaller = CreateVolumeRequest { capacity_range: at_least(GIB), ..first };
     assert_eq!(world.driver.create_volume(smaller).await.unwrap().volume.unwrap(), volume);
 }
 
 #[tokio::test]
-async fn capacity_is_never_promised_twice() {
+async fn capacity_is_never_reserved_twice() {
     let world = World::with(Options { capacity_bytes: 25 * GIB, ..Options::default() }).await;
     let free = async || world.driver.get_capacity(GetCapacityRequest::default()).await.unwrap().available_capacity;
     assert_eq!(free().await, 25 * GIB);
     let too_large = CreateVolumeRequest { capacity_range: at_least(26 * GIB), ..create("a") };
     assert_eq!(code(world.driver.create_volume(too_large).await), Code::OutOfRange);
-    // Five at once of which two fit.
+    // Five concurrent requests, of which two fit.
     let mut attempts = tokio::task::JoinSet::new();
     for number in 0..5 {
         let driver = world.driver.clone();
@@ -160,7 +160,7 @@ async fn capacity_is_never_promised_twice() {
 }
 
 #[tokio::test]
-async fn volumes_are_where_topology_wants_them() {
+async fn volumes_follow_the_requested_topology() {
     let world = World::full().await;
     let zone = |zone: &str| Topology { segments: [("example.com/zone".to_owned(), zone.to_owned())].into() };
     let request = |name: &str, requisite: &[&str], preferred: &[&str]| CreateVolumeRequest {
@@ -191,7 +191,7 @@ async fn volumes_are_where_topology_wants_them() {
 }
 
 #[tokio::test]
-async fn a_clone_is_a_copy_of_everything_and_a_world_of_its_own() {
+async fn a_clone_copies_everything_and_is_independent() {
     let world = World::new().await;
     let id = world.create("a").await.volume_id;
     let data = world.data(&id);
@@ -210,11 +210,11 @@ async fn a_clone_is_a_copy_of_everything_and_a_world_of_its_own() {
     assert_eq!(std::fs::read_link(copied.join("link")).unwrap(), Path::new("/etc/passwd"));
     assert_eq!(copied.join("deep/er/file").metadata().unwrap().permissions().mode() & 0o777, 0o754);
     assert_eq!(copied.join("deep/er").metadata().unwrap().permissions().mode() & 0o777, 0o555);
-    // Also the directory that forbids to be emptied goes.
+    // A directory that forbids writing is deleted too.
     world.delete(&id).await;
     assert!(!data.exists());
     assert_eq!(std::fs::read_to_string(copied.join("deep/er/file")).unwrap(), "content");
-    // The clone that is there is found by its name, although its source is gone.
+    // An existing clone is found by its name although its source was deleted.
     assert_eq!(world.driver.create_volume(clone).await.unwrap().volume.unwrap().volume_id, copy);
     // A clone is never smaller than its source.
     let smaller = CreateVolumeRequest {
@@ -230,7 +230,7 @@ async fn a_clone_is_a_copy_of_everything_and_a_world_of_its_own() {
 }
 
 #[tokio::test]
-async fn calls_about_one_volume_wait_for_each_other_and_others_do_not() {
+async fn calls_for_one_volume_wait_for_each_other_and_others_do_not() {
     let world = World::new().await;
     let gate = Gate::closed();
     world.server.faults().order(Order::hold("CreateVolume", &gate).times(1));
@@ -239,12 +239,12 @@ async fn calls_about_one_volume_wait_for_each_other_and_others_do_not() {
         async move { driver.create_volume(create("a")).await }
     });
     gate.reached(1).await;
-    // Others pass meanwhile.
+    // Calls for other volumes do not wait.
     world.create("b").await;
     gate.open();
     let first = first.await.unwrap().unwrap().volume.unwrap();
     assert_eq!(world.create("a").await, first);
-    // Twenty at once by one name: one volume.
+    // Twenty concurrent requests with one name create one volume.
     let mut attempts = tokio::task::JoinSet::new();
     for _ in 0..20 {
         let driver = world.driver.clone();
@@ -256,7 +256,7 @@ async fn calls_about_one_volume_wait_for_each_other_and_others_do_not() {
 }
 
 #[tokio::test]
-async fn who_expands_is_declared_and_held_to() {
+async fn expansion_follows_the_declared_mode() {
     for expansion in Expansion::ALL {
         let world = World::with(Options { expansion, ..Options::default() }).await;
         let about = world.driver.about().await.unwrap();
@@ -299,7 +299,7 @@ async fn who_expands_is_declared_and_held_to() {
 }
 
 #[tokio::test]
-async fn a_volume_whose_data_vanished_says_so() {
+async fn a_volume_whose_data_is_missing_is_reported() {
     let world = World::new().await;
     let id = world.create("a").await.volume_id;
     std::fs::remove_dir(world.data(&id)).unwrap();
@@ -318,7 +318,7 @@ async fn a_volume_whose_data_vanished_says_so() {
 }
 
 #[tokio::test]
-async fn what_is_not_declared_is_not_implemented() {
+async fn undeclared_calls_are_unimplemented() {
     let world = World::new().await;
     let id = world.create("a").await.volume_id;
     let attach = ControllerPublishVolumeRequest { volume_id: id.clone(), ..Default::default() };

@@ -1,4 +1,4 @@
-//! Faults on order, and the log of calls.
+//! Fault orders, and the log of calls.
 
 use crate::world::*;
 use csi::directory::{DirectoryDriver, Faults, Gate, Options, Order, Serving};
@@ -8,7 +8,7 @@ use csi::{Code, CreateFailure, Driver, Settings};
 use std::time::Duration;
 
 #[tokio::test]
-async fn a_call_fails_as_often_as_ordered_and_nothing_is_done() {
+async fn a_call_fails_as_often_as_ordered_and_is_not_executed() {
     let world = World::new().await;
     let mut order = Order::fail("CreateVolume", Code::ResourceExhausted).times(2);
     order.message = "no room".to_owned();
@@ -25,7 +25,7 @@ async fn a_call_fails_as_often_as_ordered_and_nothing_is_done() {
 }
 
 #[tokio::test]
-async fn an_order_may_be_about_one_volume_and_last_forever() {
+async fn an_order_may_apply_to_one_volume_and_last_forever() {
     let world = World::new().await;
     let id = world.create("a").await.volume_id;
     world.server.faults().order(Order::fail("*", Code::Internal).about(&id));
@@ -40,7 +40,7 @@ async fn an_order_may_be_about_one_volume_and_last_forever() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_not_a_lost_volume_and_the_client_connects_again() {
+async fn a_lost_response_does_not_lose_the_volume_and_the_client_reconnects() {
     let world = World::new().await;
     world.server.faults().order(Order::lose_answer("CreateVolume").times(1));
     let failure = world.driver.create_volume(create("a")).await.unwrap_err();
@@ -48,7 +48,7 @@ async fn a_lost_answer_is_not_a_lost_volume_and_the_client_connects_again() {
     let made = world.server.volumes();
     assert_eq!(made.len(), 1);
     assert_eq!(world.create("a").await.volume_id, made[0].0);
-    // Without `after` the connection breaks before anything is done.
+    // Without `after` the connection breaks before the call is executed.
     let order = Order { call: "DeleteVolume".to_owned(), drop_connection: true, times: Some(1), ..Order::default() };
     world.server.faults().order(order);
     assert_eq!(code(world.driver.delete_volume(delete(&made[0].0)).await), Code::Unavailable);
@@ -56,7 +56,7 @@ async fn a_lost_answer_is_not_a_lost_volume_and_the_client_connects_again() {
 }
 
 #[tokio::test]
-async fn work_that_goes_on_is_done_without_its_caller_and_nobody_else_gets_in_between() {
+async fn an_ordered_call_is_executed_without_its_caller_and_excludes_other_calls() {
     let world = World::new().await;
     let gate = Gate::closed();
     world.server.faults().order(Order::hold("CreateVolume", &gate).goes_on().times(1));
@@ -68,12 +68,12 @@ async fn work_that_goes_on_is_done_without_its_caller_and_nobody_else_gets_in_be
     caller.abort();
     assert_eq!(code(world.driver.create_volume(create("a")).await), Code::Aborted);
     world.create("b").await;
-    assert_eq!(world.server.volumes().len(), 1, "a is not made yet");
+    assert_eq!(world.server.volumes().len(), 1, "volume a is not created yet");
     gate.open();
     while world.server.volumes().len() < 2 {
         tokio::task::yield_now().await;
     }
-    // The end of the driver is the end of such work, too.
+    // Stopping the driver stops such calls too.
     let gate = Gate::closed();
     world.server.faults().order(Order::hold("CreateVolume", &gate).goes_on().times(1));
     let caller = tokio::spawn({
@@ -89,7 +89,7 @@ async fn work_that_goes_on_is_done_without_its_caller_and_nobody_else_gets_in_be
 }
 
 #[tokio::test]
-async fn an_error_after_the_work_hides_that_it_was_done() {
+async fn an_error_after_the_execution_hides_it() {
     let world = World::new().await;
     let id = world.create("a").await.volume_id;
     world.server.faults().order(Order::fail("DeleteVolume", Code::Unavailable).after().times(1));
@@ -99,7 +99,7 @@ async fn an_error_after_the_work_hides_that_it_was_done() {
 }
 
 #[tokio::test]
-async fn a_caller_that_leaves_is_logged_and_stops_nothing_that_has_begun() {
+async fn a_disconnected_caller_is_logged_and_running_calls_complete() {
     let world = World::new().await;
     let gate = Gate::closed();
     world.server.faults().order(Order::hold("CreateVolume", &gate).after().times(1));
@@ -115,18 +115,18 @@ async fn a_caller_that_leaves_is_logged_and_stops_nothing_that_has_begun() {
 }
 
 #[tokio::test]
-async fn a_late_answer_ends_at_the_deadline() {
+async fn a_call_with_a_late_response_ends_at_the_deadline() {
     let world = World::new().await;
     world.server.faults().order(Order::delay("CreateVolume", Duration::from_secs(3600)).times(1));
     let failure = world.driver.within(Duration::from_millis(100)).create_volume(create("a")).await.unwrap_err();
     assert_eq!((failure.code, failure.creating()), (Code::DeadlineExceeded, CreateFailure::InBackground), "{failure}");
-    // Waiting before the work, it left without having begun.
+    // The call was dropped while it waited, before it was executed.
     assert!(world.server.volumes().is_empty());
     world.create("a").await;
 }
 
 #[tokio::test]
-async fn answers_can_be_wrong() {
+async fn responses_can_be_wrong() {
     let world = World::new().await;
     let id = world.create("a").await.volume_id;
     world.server.faults().order(Order::answer_capacity("CreateVolume", 1).times(1));
@@ -151,7 +151,7 @@ async fn answers_can_be_wrong() {
 }
 
 #[tokio::test]
-async fn a_gate_holds_a_call_until_it_is_opened_and_the_log_has_what_was_asked() {
+async fn a_gate_holds_a_call_until_it_opens_and_the_log_has_the_request() {
     let world = World::new().await;
     let gate = Gate::closed();
     world.server.faults().order(Order::hold("DeleteVolume", &gate));
@@ -173,7 +173,7 @@ async fn a_gate_holds_a_call_until_it_is_opened_and_the_log_has_what_was_asked()
 }
 
 #[tokio::test]
-async fn the_log_keeps_the_newest_calls_and_none_unless_asked() {
+async fn the_log_keeps_the_newest_calls_and_is_empty_by_default() {
     let root = tempfile::tempdir().unwrap();
     for kept in [0, 2] {
         let options = Options { durable: false, calls_kept: kept, ..Options::default() };
@@ -205,7 +205,7 @@ async fn orders_in_a_file_are_read_again_whenever_it_changes() {
     driver.create_volume(create("a")).await.unwrap();
     orders(r#"[{"call": "*", "code": "Aborted", "after": true}]"#);
     assert_eq!(code(driver.create_volume(create("b")).await), Code::Aborted);
-    // What cannot be read is not passed over.
+    // An unreadable file is an error.
     orders(r#"[{"call": "CreateVolume", "cod": "ABORTED"}]"#);
     let failure = driver.create_volume(create("c")).await.unwrap_err();
     assert!(failure.code == Code::Internal && failure.message.contains("unknown field `cod`"), "{failure}");
@@ -214,12 +214,12 @@ async fn orders_in_a_file_are_read_again_whenever_it_changes() {
 }
 
 #[test]
-fn a_bad_file_of_orders_gets_a_sentence() {
+fn an_invalid_file_of_orders_is_refused() {
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("faults.json");
     let cases = [
         ("", "is not a list of fault orders: EOF"),
-        (r#"[{"call": "Create"}]"#, "has a fault order for \"Create\", which is no call of CSI"),
+        (r#"[{"call": "Create"}]"#, "has a fault order for \"Create\", which is not a CSI call"),
         (r#"[{"call": "Probe", "code": "BROKEN"}]"#, "no code is named \"BROKEN\""),
         (r#"[{"call": "Probe", "code": "OK"}]"#, "OK is not a failure"),
         (r#"[{"call": "Probe", "times": -1}]"#, "invalid value"),

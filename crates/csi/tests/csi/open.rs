@@ -1,4 +1,4 @@
-//! Directories and sockets: who may open them, and what is found in them.
+//! Opening directories and sockets, and the problems found in them.
 
 use crate::world::*;
 use csi::Code;
@@ -22,7 +22,7 @@ fn a_directory_has_one_driver() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_used_gets_a_sentence() {
+fn a_directory_that_cannot_be_used_is_refused_with_a_reason() {
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -36,7 +36,7 @@ fn a_directory_that_cannot_be_used_gets_a_sentence() {
 }
 
 #[tokio::test]
-async fn everything_is_as_it_was_after_a_restart() {
+async fn the_state_survives_a_restart() {
     let world = World::full().await;
     let request = CreateVolumeRequest {
         parameters: [("class".into(), "gold".into())].into(),
@@ -72,7 +72,7 @@ async fn everything_is_as_it_was_after_a_restart() {
 }
 
 #[tokio::test]
-async fn torn_and_foreign_files_are_reported_and_left_alone() {
+async fn damaged_and_unknown_files_are_reported_and_not_changed() {
     let world = World::new().await;
     let [good, torn, foreign_record, twin] = [
         world.create("good").await.volume_id,
@@ -100,13 +100,13 @@ async fn torn_and_foreign_files_are_reported_and_left_alone() {
     let findings: Vec<String> = server.findings().iter().map(Finding::to_string).collect();
     let expect =
         |part: String| assert!(findings.iter().any(|finding| finding.contains(&part)), "{part}: {findings:#?}");
-    // Of two volumes of one name the first by id is served.
+    // Of two volumes with one name, the first by id is served.
     let (first, second) = if good < twin { (&good, &twin) } else { (&twin, &good) };
     expect(format!("{torn} cannot be served: "));
     expect(format!("is damaged: it is about \"{good}\""));
     expect(format!("is damaged: its name \"good\" is the name of {first} too"));
-    expect("notes.txt is nothing of this driver's and is left alone".to_owned());
-    expect("backup is nothing of this driver's".to_owned());
+    expect("notes.txt does not belong to this driver and is ignored".to_owned());
+    expect("backup does not belong to this driver".to_owned());
     expect(format!("so {good} counts as used nowhere"));
     assert_eq!(findings.len(), 6, "{findings:#?}");
 
@@ -124,16 +124,19 @@ async fn torn_and_foreign_files_are_reported_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_socket_is_served_by_one_and_cleared_of_the_dead() {
+async fn a_socket_has_one_server_and_a_dead_servers_file_is_replaced() {
     let root = tempfile::tempdir().unwrap();
     let socket = root.path().join("csi.sock");
-    // Dropped as a process that dies: the socket stays.
+    // Dropped like a process that dies: the socket file stays.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     assert!(socket.exists());
     let serving = Serving::start(open(&root.path().join("one")).unwrap(), &socket).await.unwrap();
     let second = Serving::start(open(&root.path().join("two")).unwrap(), &socket).await;
     let sentence = second.unwrap_err().to_string();
-    assert_eq!(sentence, format!("something serves at {} already; stop it or choose another socket", socket.display()));
+    assert_eq!(
+        sentence,
+        format!("another process serves the socket {}; stop it or choose another socket", socket.display())
+    );
     assert!(socket.exists());
     serving.stop().await;
     assert!(!socket.exists());
@@ -150,7 +153,7 @@ async fn a_socket_is_served_by_one_and_cleared_of_the_dead() {
 }
 
 #[tokio::test]
-async fn stopping_lets_calls_end_and_spares_the_socket_of_another() {
+async fn stopping_waits_for_calls_and_does_not_remove_another_servers_socket() {
     use csi::directory::{Gate, Order};
     let world = World::new().await;
     let gate = Gate::closed();
@@ -167,11 +170,11 @@ async fn stopping_lets_calls_end_and_spares_the_socket_of_another() {
     gate.open();
     creating.await.unwrap().unwrap();
     stopping.await.unwrap();
-    assert!(socket.exists(), "it is not ours any more");
+    assert!(socket.exists(), "the socket belongs to another server");
 }
 
 #[tokio::test]
-async fn a_volume_that_somebody_removed_by_hand_is_unpublished_all_the_same() {
+async fn a_volume_removed_by_hand_can_be_unpublished() {
     let world = World::new().await;
     let (id, target) = (world.create("a").await.volume_id, world.path("target"));
     let publish = NodePublishVolumeRequest {

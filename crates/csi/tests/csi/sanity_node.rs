@@ -7,7 +7,7 @@ use csi::v1::volume_capability::access_mode::Mode;
 use csi::v1::*;
 use std::path::Path;
 
-/// How the volume is used on its node, at paths of the test's own.
+/// A volume's use on its node, at paths of the test.
 struct User {
     world: World,
     id: String,
@@ -19,7 +19,7 @@ impl User {
     async fn of(world: World) -> User {
         let id = world.create("a").await.volume_id;
         let (staging, target) = (world.path("staging"), world.path("target"));
-        // Callers make the one and not the other.
+        // Callers create the staging path but not the target path.
         std::fs::create_dir(&staging).unwrap();
         User { world, id, staging, target }
     }
@@ -64,7 +64,7 @@ impl User {
         }
     }
 
-    /// Everything from creation to use, each call so many times.
+    /// The whole life of a volume, with each call repeated this often.
     async fn set_up(&self, times: usize) {
         let about = self.world.driver.about().await.unwrap();
         if about.attaches() {
@@ -161,8 +161,8 @@ async fn node_unpublish_wants_id_and_target_and_removes_what_was_published() {
     write(Path::new(&user.target), "file", "content");
     assert!(user.world.data(&user.id).join("file").exists());
     user.world.driver.node_unpublish_volume(user.unpublish()).await.unwrap();
-    assert!(Path::new(&user.target).symlink_metadata().is_err(), "the target is gone");
-    assert!(user.world.data(&user.id).join("file").exists(), "the data is not");
+    assert!(Path::new(&user.target).symlink_metadata().is_err(), "the target is removed");
+    assert!(user.world.data(&user.id).join("file").exists(), "the data is kept");
 }
 
 #[tokio::test]
@@ -235,7 +235,7 @@ async fn node_expand_wants_a_known_volume_at_its_path_and_works_without_a_capabi
             },
             Code::NotFound,
         ),
-        // The node comes second.
+        // The controller expands first, then the node.
         (user.expand(11 * GIB), Code::OutOfRange),
     ];
     for (case, expected) in cases {
@@ -251,9 +251,9 @@ async fn node_expand_wants_a_known_volume_at_its_path_and_works_without_a_capabi
     assert_eq!(driver.node_expand_volume(user.expand(0)).await.unwrap().capacity_bytes, 11 * GIB);
 }
 
-/// Whether a volume exists is answered before whether a path or capability is one that the driver takes.
+/// An unknown volume is reported before an invalid path or capability.
 #[tokio::test]
-async fn an_unknown_volume_is_answered_before_a_malformed_path() {
+async fn an_unknown_volume_is_reported_before_an_invalid_path() {
     let user = User::of(World::full().await).await;
     let (driver, id, path) = (&user.world.driver, UNKNOWN.to_owned(), "some/path".to_owned());
     let stage = NodeStageVolumeRequest { volume_id: id.clone(), staging_target_path: path.clone(), ..user.stage() };
@@ -274,14 +274,14 @@ async fn an_unknown_volume_is_answered_before_a_malformed_path() {
         ..Default::default()
     };
     assert_eq!(code(driver.controller_expand_volume(expand).await), Code::NotFound);
-    // For a volume that exists the path counts.
+    // For an existing volume the path is checked.
     let stage = NodeStageVolumeRequest { staging_target_path: path.clone(), ..user.stage() };
     assert_eq!(code(driver.node_stage_volume(stage).await), Code::InvalidArgument);
 }
 
-/// A missing directory is not made anew: a pod would start on an empty volume.
+/// A missing directory is not created again: a pod would start with an empty volume.
 #[tokio::test]
-async fn a_volume_whose_data_is_gone_is_neither_staged_nor_published() {
+async fn a_volume_without_data_is_neither_staged_nor_published() {
     for world in [World::new().await, World::full().await] {
         let user = User::of(world).await;
         let data = user.world.data(&user.id);
@@ -343,7 +343,7 @@ async fn the_whole_life_of_a_volume_once_and_with_every_call_ten_times() {
 }
 
 #[tokio::test]
-async fn cleaning_up_a_volume_that_was_never_used_is_no_error() {
+async fn cleaning_up_an_unused_volume_succeeds() {
     for world in [World::new().await, World::full().await] {
         let user = User::of(world).await;
         user.tear_down(1).await;

@@ -1,4 +1,4 @@
-//! The bytes on the wire. Our client and our driver would agree on wrong numbers too; other drivers would not.
+//! The bytes on the wire. Our client and our driver would also agree on wrong field numbers; other drivers would not.
 
 use csi::v1::controller_service_capability::rpc::Type as ControllerCan;
 use csi::v1::node_service_capability::rpc::Type as NodeCan;
@@ -17,7 +17,7 @@ fn text(number: u8, content: &str) -> Vec<u8> {
     bytes(number, content.as_bytes())
 }
 
-/// A small number.
+/// A varint below 128.
 fn int(number: u8, value: u8) -> Vec<u8> {
     vec![number << 3, value]
 }
@@ -47,7 +47,7 @@ fn mounted() -> (VolumeCapability, Vec<u8>) {
 }
 
 #[test]
-fn creation_is_written_as_everybody_reads_it() {
+fn creation_has_the_specified_encoding() {
     let (capability, encoded) = mounted();
     let topology = Topology { segments: map("z", "a") };
     let request = CreateVolumeRequest {
@@ -99,7 +99,7 @@ fn creation_is_written_as_everybody_reads_it() {
 }
 
 #[test]
-fn other_controller_messages_are_written_as_everybody_reads_them() {
+fn other_controller_messages_have_the_specified_encoding() {
     let (capability, encoded) = mounted();
     let range = Some(CapacityRange { required_bytes: 3, limit_bytes: 0 });
     same(&DeleteVolumeRequest { volume_id: "v".into(), secrets: map("s", "1") }, &[text(1, "v"), entry(2, "s", "1")]);
@@ -149,7 +149,7 @@ fn other_controller_messages_are_written_as_everybody_reads_them() {
 }
 
 #[test]
-fn node_messages_are_written_as_everybody_reads_them() {
+fn node_messages_have_the_specified_encoding() {
     let block = VolumeCapability { access_type: Some(AccessType::Block(BlockVolume {})), access_mode: None };
     same(
         &NodePublishVolumeRequest {
@@ -195,7 +195,7 @@ fn node_messages_are_written_as_everybody_reads_them() {
 }
 
 #[test]
-fn capabilities_have_their_numbers() {
+fn capabilities_have_the_specified_numbers() {
     let controller = [
         (ControllerCan::CreateDeleteVolume, 1),
         (ControllerCan::PublishUnpublishVolume, 2),

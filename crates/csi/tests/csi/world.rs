@@ -1,4 +1,4 @@
-//! A driver on a directory of its own, served at a socket, and a client of it.
+//! A driver with a directory of its own, served at a socket, and a client.
 
 use csi::directory::{DirectoryDriver, Expansion, Faults, Options, Serving};
 use csi::v1::volume_capability::access_mode::Mode;
@@ -22,7 +22,7 @@ impl World {
         World::with(Options::default()).await
     }
 
-    /// A driver that declares everything it can.
+    /// A driver with all capabilities.
     pub async fn full() -> World {
         let place = |zone: &str| [("example.com/zone".to_owned(), zone.to_owned())].into();
         World::with(Options {
@@ -36,7 +36,7 @@ impl World {
         .await
     }
 
-    /// Tests need no synced disk, and all calls.
+    /// Without fsync, and with a log of all calls.
     pub async fn with(options: Options) -> World {
         let root = tempfile::tempdir().unwrap();
         let options = Options { durable: false, calls_kept: 100_000, ..options };
@@ -110,5 +110,5 @@ pub fn code<T: std::fmt::Debug>(result: Result<T, Failure>) -> Code {
     result.expect_err("the call fails").code
 }
 
-/// An id that no driver made.
+/// An id that no driver creates.
 pub const UNKNOWN: &str = "reallyfakevolumeid";

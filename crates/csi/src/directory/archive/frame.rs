@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// A name or another text of the file system, which need not be UTF-8: in JSON each byte is the character of that number.
+/// A file name or another byte string, which need not be UTF-8. In JSON each byte is the character with that number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -22,7 +22,7 @@ impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
         let text = String::deserialize(from)?;
         let bytes: Result<Vec<u8>, _> = text.chars().map(|c| u8::try_from(u32::from(c))).collect();
-        bytes.map(Bytes).map_err(|_| serde::de::Error::custom("a character is no byte"))
+        bytes.map(Bytes).map_err(|_| serde::de::Error::custom("a character is not a byte"))
     }
 }
 
@@ -37,17 +37,17 @@ impl Bytes {
         OsString::from_vec(self.0.clone())
     }
 
-    /// Whether it can be the name of an entry of a directory.
+    /// Whether it can be the name of a directory entry.
     fn is_name(&self) -> bool {
         !matches!(&self.0[..], b"" | b"." | b"..") && !self.0.iter().any(|byte| matches!(byte, 0 | b'/'))
     }
 }
 
-/// What is kept of an entry besides its content.
+/// The attributes of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
-    /// Empty for the directory of a volume itself.
+    /// Empty for the data directory of a volume.
     pub name: Bytes,
     pub mode: u32,
     pub uid: u32,
@@ -60,7 +60,7 @@ pub struct Meta {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A volume or snapshot begins: its record as it is in its file, and the directory of its data.
+    /// The beginning of a volume or snapshot: its record file, and the attributes of its data directory.
     Begin(Begin),
     End,
     Enter(Meta),
@@ -75,7 +75,7 @@ pub enum Frame {
     },
     Link(Meta, Bytes),
     Fifo(Meta),
-    /// Another name of a file of the same volume, by its path from the volume's directory.
+    /// Another name (hard link) of a file of the same volume, by its path from the volume's directory.
     Hard {
         name: Bytes,
         path: Vec<Bytes>,
@@ -125,11 +125,11 @@ impl Frame {
         }
         let empty = |frame| match content.is_empty() {
             true => Ok(frame),
-            false => Err(ArchiveError::damaged("a frame has content that it cannot have")),
+            false => Err(ArchiveError::damaged("a frame has invalid content")),
         };
         let number = |bytes: &[u8]| {
             let bytes: Result<[u8; 8], _> = bytes.try_into();
-            bytes.map(u64::from_le_bytes).map_err(|_| ArchiveError::damaged("a frame has no number"))
+            bytes.map(u64::from_le_bytes).map_err(|_| ArchiveError::damaged("a frame lacks its number"))
         };
         let frame = match kind {
             1 => Frame::Begin(read(content)?),
@@ -145,7 +145,7 @@ impl Frame {
             9 => Frame::Fifo(read(content)?),
             10 => read(content).map(|(name, path)| Frame::Hard { name, path })?,
             11 => Frame::Last(read(content)?),
-            _ => return Err(ArchiveError::damaged(format!("there is no frame of kind {kind}"))),
+            _ => return Err(ArchiveError::damaged(format!("unknown frame kind {kind}"))),
         };
         frame.check_names()?;
         Ok(frame)
@@ -164,7 +164,7 @@ impl Frame {
             }
             _ => true,
         };
-        if are_names { Ok(()) } else { Err(ArchiveError::damaged("a name in it is no name of a file")) }
+        if are_names { Ok(()) } else { Err(ArchiveError::damaged("a name in it is not a valid file name")) }
     }
 }
 
@@ -198,14 +198,14 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Reads frames, and checks each.
+/// Reads frames, and checks each one.
 pub struct Reader<R> {
     from: R,
     sum: crc32fast::Hasher,
 }
 
 impl<R: Read> Reader<R> {
-    /// After the magic.
+    /// Starts after the magic.
     pub fn open(from: R) -> Result<Reader<R>, ArchiveError> {
         let mut reader = Reader { from, sum: crc32fast::Hasher::new() };
         let version = u32::from_le_bytes(reader.exact()?);
@@ -222,9 +222,9 @@ impl<R: Read> Reader<R> {
         let length_bytes: [u8; 4] = self.exact()?;
         let length = u32::from_le_bytes(length_bytes);
         if length > FRAME_BYTES_MAX {
-            return Err(ArchiveError::damaged("a frame is longer than one can be"));
+            return Err(ArchiveError::damaged("a frame is longer than the limit"));
         }
-        // Read as it comes: a damaged length must not ask for memory that the file does not fill.
+        // Read incrementally: a damaged length must not allocate memory that the file cannot fill.
         let mut content = Vec::new();
         let got = self.from.by_ref().take(length.into()).read_to_end(&mut content);
         if got.map_err(ArchiveError::io("cannot read the volumes' data"))? < length as usize {
@@ -239,7 +239,7 @@ impl<R: Read> Reader<R> {
         Frame::decode(kind, &content)
     }
 
-    /// Whether nothing follows.
+    /// Whether the input ends here.
     pub fn is_at_end(&mut self) -> Result<bool, ArchiveError> {
         let mut rest = Vec::new();
         let got = self.from.by_ref().take(1).read_to_end(&mut rest);

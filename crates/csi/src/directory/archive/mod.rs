@@ -5,12 +5,12 @@
 //! frame   = kind u8, length u32, content, CRC-32 of everything from the version up to here u32
 //! ```
 //!
-//! All numbers are little-endian. Directories nest: the frames of a directory's entries are between `Enter` and `Leave`. Each checksum
-//! covers all frames before it, so that a frame can be neither left out nor moved. A stranger can write a valid checksum, so the reader
-//! trusts no name, number or order.
+//! All numbers are little-endian. Directories nest: the frames of a directory's entries are between `Enter` and
+//! `Leave`. Each checksum covers all frames before it, so that no frame can be left out or moved. Anybody can write a
+//! valid checksum, so the reader trusts no name, number or order.
 //!
-//! What is live while it is written: each file has the content that was read at the time, and no two files need be of the same moment.
-//! Files that changed while they were read are counted.
+//! Volumes may be in use while they are written: each file has the content that was read at the time, and two files
+//! need not be of the same moment. Files that changed while they were read are counted.
 
 mod frame;
 mod read;
@@ -23,21 +23,22 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
 
-/// What an archive begins with.
+/// The first bytes of an archive.
 pub const MAGIC: &[u8; 16] = b"mainstay volumes";
 const VERSION: u32 = 1;
 
-/// The content of a frame is never longer; files are split.
+/// The longest content of a frame; longer files are split.
 const FRAME_BYTES_MAX: u32 = 2 << 20;
 const DATA_BYTES_MAX: usize = 1 << 20;
 
-/// Directories in one another. Each that is entered is an open file. What is deeper is left out.
+/// The deepest nesting of directories; each entered directory is an open file. Deeper ones are left out.
 const DEPTH_MAX: usize = 200;
 
-/// Attributes of this kind belong to whoever owns the file. Others (`security.`, `trusted.`) give rights, and are not taken from a file.
+/// The kinds of extended attributes that the owner of a file may set. Others (`security.`, `trusted.`) grant rights and
+/// are not restored.
 const ATTRIBUTES: [&str; 3] = ["user.", "system.posix_acl_access", "system.posix_acl_default"];
 
-/// Named examples of what was left out.
+/// How many examples of left-out entries are printed.
 const EXAMPLES_MAX: usize = 10;
 
 /// Why an archive cannot be written, read or restored; the text is one sentence.
@@ -45,11 +46,11 @@ const EXAMPLES_MAX: usize = 10;
 pub enum ArchiveError {
     #[error("the volumes' data was written by a newer version (format {0}; this one reads up to {VERSION})")]
     Newer(u32),
-    #[error("the volumes' data is not whole: its end is missing")]
+    #[error("the volumes' data is incomplete: its end is missing")]
     Torn,
     #[error("the volumes' data is damaged: {0}")]
     Damaged(String),
-    #[error("there are volumes in {0} already")]
+    #[error("{0} already contains volumes")]
     NotEmpty(std::path::PathBuf),
     #[error(transparent)]
     Directory(#[from] super::OpenError),
@@ -67,7 +68,7 @@ impl ArchiveError {
     }
 }
 
-/// What is in an archive, or was made of it.
+/// What an archive contains, or what was restored from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Summary {
@@ -80,7 +81,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Files that changed while they were read.
     pub changed: u64,
-    /// What could not be kept: sockets, devices, what is nested too deep, files that could not be read, owners without the right to set them.
+    /// Entries that were left out: sockets, devices, too deeply nested directories, unreadable files, owners that this
+    /// user may not set.
     pub left_out: u64,
     /// The first of them, with the reason.
     pub examples: Vec<String>,

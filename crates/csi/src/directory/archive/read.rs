@@ -1,4 +1,4 @@
-//! Reading an archive. Whoever wrote it decides nothing about where on this machine something is written.
+//! Reads an archive. Its content must never decide where on this machine something is written.
 
 use super::frame::{Begin, Bytes, Frame, Meta, Reader};
 use super::{ATTRIBUTES, ArchiveError, DEPTH_MAX, Summary};
@@ -14,18 +14,18 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use tree::Dir;
 
-/// No file system of today has longer files.
+/// The longest file that is accepted. No file system of today has longer ones.
 const SIZE_MAX: u64 = i64::MAX as u64;
 
-/// Reads all of an archive, after its magic, and checks it without writing anything.
+/// Reads and checks a whole archive, after its magic, without writing anything.
 pub fn check(from: impl Read) -> Result<Summary, ArchiveError> {
     let mut order = Order::default();
     let said = each(from, &mut order, |_| Ok(()))?;
     Ok(Summary { volumes: order.volumes, ..said })
 }
 
-/// Makes the volumes and snapshots of an archive in the directory of a directory driver that has none. All or none of them are there
-/// afterwards. What was made of those that failed is removed, now or when the driver starts.
+/// Restores the volumes and snapshots of an archive into the directory of a directory driver that has none. Afterwards
+/// all of them exist, or none: after a failure they are removed, now or when the driver starts.
 pub fn restore(from: impl Read, root: &Path) -> Result<Summary, ArchiveError> {
     let files = Files::open(root, true)?;
     let (state, findings) = files.load().map_err(ArchiveError::io(root.display()))?;
@@ -38,7 +38,7 @@ pub fn restore(from: impl Read, root: &Path) -> Result<Summary, ArchiveError> {
     if let Err(error) = read {
         for (kind, id) in &made.drafts {
             if let Err(error) = files.remove_draft(*kind, id) {
-                tracing::warn!(%error, id, "a volume that was not restored is not removed; the driver removes it when it starts");
+                tracing::warn!(%error, id, "cannot remove an incomplete volume; the driver removes it when it starts");
             }
         }
         return Err(error);
@@ -46,7 +46,7 @@ pub fn restore(from: impl Read, root: &Path) -> Result<Summary, ArchiveError> {
     Ok(Summary { volumes: order.volumes, ..made.summary })
 }
 
-/// Gives each frame, checked, to `take`; returns what the writer says about the archive.
+/// Checks each frame and passes it to `take`; returns the summary that the writer stored.
 fn each(
     from: impl Read,
     order: &mut Order,
@@ -58,21 +58,21 @@ fn each(
         order.check(&frame)?;
         match frame {
             Frame::Last(summary) if reader.is_at_end()? => return Ok(summary),
-            Frame::Last(_) => return Err(ArchiveError::damaged("something follows its end")),
+            Frame::Last(_) => return Err(ArchiveError::damaged("there is data after its end")),
             frame => take(frame)?,
         }
     }
 }
 
-/// The order that frames must be in.
+/// Checks the order of frames.
 #[derive(Default)]
 struct Order {
-    /// Holds the records, so that each id and name is there once.
+    /// The records so far, so that each id and name occurs once.
     state: State,
     volumes: Vec<String>,
     within: bool,
     depth: usize,
-    /// How far the content of the open file goes.
+    /// How far the content of the open file has been given.
     file: Option<u64>,
 }
 
@@ -112,13 +112,13 @@ impl Order {
             Frame::Link(..) | Frame::Fifo(_) | Frame::Hard { .. } => self.within,
             Frame::Last(_) => !self.within,
         };
-        if fits { Ok(()) } else { Err(ArchiveError::damaged("a frame is where none of its kind can be")) }
+        if fits { Ok(()) } else { Err(ArchiveError::damaged("a frame is in the wrong place")) }
     }
 
     fn add(&mut self, begin: &Begin) -> Result<(), ArchiveError> {
         let wrong = |why: String| ArchiveError::damaged(format!("the record of {:?}: {why}", begin.id));
         if !begin.kind().is_id(&begin.id) {
-            return Err(wrong("this is no id of a volume or snapshot".to_owned()));
+            return Err(wrong("this is not the id of a volume or snapshot".to_owned()));
         }
         let record_id = match begin.kind() {
             Kind::Volume => {
@@ -139,7 +139,7 @@ impl Order {
     }
 }
 
-/// What was made so far.
+/// What was restored so far.
 struct Made<'a> {
     files: &'a Files,
     drafts: Vec<(Kind, String)>,
@@ -147,11 +147,11 @@ struct Made<'a> {
     summary: Summary,
 }
 
-/// The volume that is being made.
+/// The volume that is being restored.
 struct At {
     id: String,
     data: Dir,
-    /// The open directories below the data, the outermost first, with what is set when they are complete.
+    /// The open directories below the data, outermost first, with the attributes that are set when they are complete.
     open: Vec<(Dir, Meta)>,
     file: Option<(File, Meta)>,
     meta: Meta,
@@ -168,7 +168,7 @@ impl Made<'_> {
         if let Frame::Begin(begin) = frame {
             return self.begin(begin);
         }
-        // The order was checked: there is a volume.
+        // The order was checked, so a volume is open.
         let Some(mut at) = self.at.take() else { return Ok(()) };
         let ends = frame == Frame::End;
         let name = match &frame {
@@ -186,7 +186,7 @@ impl Made<'_> {
     fn begin(&mut self, begin: Begin) -> Result<(), ArchiveError> {
         let (kind, id) = (begin.kind(), begin.id);
         let cannot = || ArchiveError::io(format!("cannot restore {id}"));
-        // Nothing of before is attached anywhere.
+        // Old attachments do not exist any more.
         let record = match kind {
             Kind::Volume => {
                 let volume: VolumeRecord = record::decode(begin.record.as_bytes()).map_err(ArchiveError::Damaged)?;
@@ -228,7 +228,8 @@ impl Made<'_> {
                 let Some((file, meta)) = at.file.take() else { return Ok(()) };
                 file.set_len(size_bytes)?;
                 self.summary.files += 1;
-                // No setuid and setgid: a file of a volume must not give its readers the rights of another user of this machine.
+                // No setuid and setgid bits: a volume's file must not give its readers the rights of another user of
+                // this machine.
                 self.set(&at.id, &file, &meta, 0o1777)
             }
             Frame::Link(meta, target) => {
@@ -260,7 +261,7 @@ impl Made<'_> {
         }
     }
 
-    /// Gives a file or directory its owner, attributes, mode and time, in this order: an owner that changes takes mode bits away.
+    /// Sets owner, attributes, mode and time, in this order: changing the owner clears mode bits.
     fn set(&mut self, id: &str, file: impl AsFd, meta: &Meta, allowed: u32) -> io::Result<()> {
         self.own(id, meta, |uid, gid| rustix::fs::fchown(&file, uid, gid))?;
         for (name, value) in &meta.attributes {
@@ -284,7 +285,7 @@ impl Made<'_> {
         Ok(rustix::fs::futimens(&file, &times)?)
     }
 
-    /// Only root can give files away; others keep them, and are told.
+    /// Only root can change the owner of a file. For other users the file keeps its owner, which is reported.
     fn own(
         &mut self,
         id: &str,
@@ -292,9 +293,9 @@ impl Made<'_> {
         give: impl FnOnce(Option<Uid>, Option<Gid>) -> Result<(), Errno>,
     ) -> io::Result<()> {
         let (uid, gid) = (meta.uid, meta.gid);
-        // This number means "leave as it is" to the system.
+        // The system interprets this number as "do not change".
         if uid == u32::MAX || gid == u32::MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "its owner is none"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "its owner is not valid"));
         }
         match give(Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))) {
             Err(Errno::PERM | Errno::INVAL) => {
@@ -306,7 +307,7 @@ impl Made<'_> {
         }
     }
 
-    /// Gives all of them their names once all are on the disk.
+    /// Renames all volumes to their final names once everything is synced.
     fn publish(&mut self) -> Result<(), ArchiveError> {
         let root = &self.files.root;
         let cannot = || ArchiveError::io(root.display().to_string());

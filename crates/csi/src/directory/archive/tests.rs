@@ -16,7 +16,7 @@ fn record(id: &str, name: &str) -> String {
     )
 }
 
-/// A directory as a driver has it, with one volume; the path of the volume's data.
+/// Creates a driver's directory with one volume; returns the path of the volume's data.
 fn volume(root: &Path, id: &str) -> PathBuf {
     let home = root.join("volumes").join(id);
     fs::create_dir_all(home.join("data")).unwrap();
@@ -35,7 +35,7 @@ fn body(bytes: &[u8]) -> &[u8] {
 }
 
 #[test]
-fn data_comes_back_as_it_was() {
+fn restored_data_equals_the_original() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let data = volume(from.path(), ID);
     fs::write(from.path().join("volumes").join(ID).join("use.json"), "{}").unwrap();
@@ -59,7 +59,7 @@ fn data_comes_back_as_it_was() {
 
     assert_eq!(ids(from.path()).unwrap(), [ID]);
     let (bytes, written) = archive(from.path());
-    assert!(bytes.len() < 4 << 20, "holes take no room: {} bytes", bytes.len());
+    assert!(bytes.len() < 4 << 20, "holes take no space: {} bytes", bytes.len());
     assert_eq!((&written.volumes[..], written.files, written.changed), (&[ID.to_owned()][..], 3, 0));
     assert_eq!((written.left_out, &written.examples[..]), (1, &[format!("{ID}/socket: a socket")][..]));
     assert_eq!(check(body(&bytes)).unwrap(), written);
@@ -94,26 +94,29 @@ fn data_comes_back_as_it_was() {
         let length = rustix::fs::getxattr(back.join("a/big"), "user.kind", &mut value[..]).unwrap();
         assert_eq!(&value[..length], b"test");
     }
-    // A driver serves what was restored.
+    // A driver serves the restored volumes.
     let driver = DirectoryDriver::open(to.path(), Options::default(), Faults::default()).unwrap();
     assert_eq!((driver.volumes().len(), driver.findings()), (1, &[][..]));
 }
 
 #[test]
-fn nothing_is_restored_over_volumes() {
+fn existing_volumes_are_not_overwritten() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(volume(from.path(), ID).join("file"), "new").unwrap();
     let (bytes, _) = archive(from.path());
     fs::write(volume(to.path(), OTHER).join("file"), "old").unwrap();
     assert!(matches!(restore(body(&bytes), to.path()), Err(ArchiveError::NotEmpty(_))));
     let _serving = DirectoryDriver::open(from.path(), Options::default(), Faults::default()).unwrap();
-    assert!(matches!(restore(body(&bytes), from.path()), Err(ArchiveError::Directory(_))), "a driver serves it");
+    assert!(
+        matches!(restore(body(&bytes), from.path()), Err(ArchiveError::Directory(_))),
+        "a driver serves the directory"
+    );
     assert!(!to.path().join("volumes").join(ID).exists());
     assert_eq!(fs::read(to.path().join("volumes").join(OTHER).join("data/file")).unwrap(), b"old");
 }
 
 #[test]
-fn no_directory_is_an_archive_without_volumes() {
+fn a_missing_directory_gives_an_archive_without_volumes() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (bytes, summary) = archive(&from.path().join("missing"));
     assert_eq!((summary, ids(&from.path().join("missing")).unwrap()), (Summary::default(), Vec::new()));
@@ -121,7 +124,7 @@ fn no_directory_is_an_archive_without_volumes() {
 }
 
 #[test]
-fn a_torn_or_changed_archive_is_noticed_wherever_that_is() {
+fn a_truncated_or_changed_archive_is_detected_at_every_position() {
     let from = tempfile::tempdir().unwrap();
     let data = volume(from.path(), ID);
     fs::create_dir(data.join("a")).unwrap();
@@ -158,9 +161,9 @@ fn forged(frames: &[Frame]) -> Vec<u8> {
     bytes
 }
 
-/// Checksums are right in all of these.
+/// All of these archives have valid checksums.
 #[test]
-fn an_archive_of_a_stranger_writes_nothing_outside_of_its_volumes() {
+fn a_forged_archive_writes_nothing_outside_its_volumes() {
     let bytes = |text: &str| Bytes(text.as_bytes().to_vec());
     let (file, end) = (Frame::File(meta("x")), Frame::FileEnd { size_bytes: 1 });
     let data = |offset| Frame::Data { offset, bytes: b"x".to_vec() };
@@ -188,7 +191,7 @@ fn an_archive_of_a_stranger_writes_nothing_outside_of_its_volumes() {
         vec![begin(ID), file.clone(), data(u64::MAX - 1), Frame::FileEnd { size_bytes: u64::MAX }],
         [vec![begin(ID)], vec![Frame::Enter(meta("a")); 300]].concat(),
     ]);
-    // What only the disk shows.
+    // Problems that only show on disk.
     let late = [
         vec![
             begin(ID),
@@ -233,7 +236,7 @@ fn an_archive_of_a_stranger_writes_nothing_outside_of_its_volumes() {
 }
 
 #[test]
-fn an_archive_gives_nobody_rights() {
+fn an_archive_grants_no_rights() {
     let to = tempfile::tempdir().unwrap();
     let attributes = vec![("security.capability".to_owned(), Bytes(vec![1])), ("trusted.x".to_owned(), Bytes(vec![1]))];
     let file = Meta { attributes, ..meta("program") };

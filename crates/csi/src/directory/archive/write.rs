@@ -1,4 +1,4 @@
-//! Writing an archive, also while programs use the volumes.
+//! Writes an archive, also while programs use the volumes.
 
 use super::frame::{Begin, Bytes, Frame, Meta, Writer};
 use super::{ATTRIBUTES, ArchiveError, DATA_BYTES_MAX, DEPTH_MAX, Summary};
@@ -15,13 +15,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use tree::{Dir, Entry};
 
-/// A record is much smaller.
+/// The longest record that is read. Real ones are much shorter.
 const RECORD_BYTES_MAX: u64 = 1 << 20;
 
-/// Files with several names whose first name is remembered. Each further file is written once for each of its names.
+/// How many files with several names are remembered. Further ones are written once for each of their names.
 const NAMED_MAX: usize = 1 << 20;
 
-/// The ids of the volumes in the directory of a directory driver that have data; none if there is no such directory.
+/// The ids of the volumes with data in a directory driver's directory; empty if the directory does not exist.
 pub fn ids(root: &Path) -> Result<Vec<String>, ArchiveError> {
     let directory = match Dir::open(root) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -32,7 +32,7 @@ pub fn ids(root: &Path) -> Result<Vec<String>, ArchiveError> {
     Ok(ids)
 }
 
-/// Writes all volumes and snapshots in the directory of a directory driver, which may serve it meanwhile.
+/// Writes all volumes and snapshots of a directory driver's directory, which a driver may serve meanwhile.
 pub fn write(root: &Path, to: impl Write) -> Result<Summary, ArchiveError> {
     let cannot_write = || ArchiveError::io("cannot write the volumes' data");
     let mut archive = Archive { to: Writer::begin(to).map_err(cannot_write())?, summary: Summary::default() };
@@ -78,7 +78,7 @@ struct Archive<W> {
 /// The volume that is being written.
 struct Within {
     id: String,
-    /// The first name of each file that has several.
+    /// The first name of each file with several names.
     named: HashMap<(u64, u64), Vec<Bytes>>,
     path: Vec<Bytes>,
 }
@@ -94,7 +94,7 @@ impl Within {
     }
 }
 
-/// Why an entry is not written: others go on, unless the archive itself cannot be written.
+/// Why an entry is not written. Other entries are still written, unless the archive itself cannot be.
 enum Failed {
     Entry(io::Error),
     Archive(io::Error),
@@ -154,7 +154,7 @@ impl<W: Write> Archive<W> {
     fn entry(&mut self, directory: &Dir, name: &OsStr, kind: tree::Kind, within: &mut Within) -> Result<(), Failed> {
         match kind {
             tree::Kind::Directory if within.path.len() == DEPTH_MAX => {
-                Err(Failed::Entry(io::Error::other(format!("more than {DEPTH_MAX} directories in one another"))))
+                Err(Failed::Entry(io::Error::other(format!("more than {DEPTH_MAX} nested directories"))))
             }
             tree::Kind::Directory => {
                 let child = directory.child(name).map_err(Failed::Entry)?;
@@ -198,7 +198,7 @@ impl<W: Write> Archive<W> {
         let size_bytes = match self.content(&file, before.size_bytes) {
             Ok(size_bytes) => size_bytes,
             Err(Failed::Entry(error)) => {
-                // The name is there already: what could be read of it follows.
+                // The file's frame is already written, so its content ends here.
                 let at = within.at(name);
                 self.summary.leave_out(format_args!("{at}: a part of it cannot be read: {error}"));
                 before.size_bytes
@@ -214,7 +214,7 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    /// Writes the content as far as it went when the file was opened, without its holes; returns how far there was any.
+    /// Writes the content up to the length at opening, without holes; returns how far content was read.
     fn content(&mut self, file: &File, size_bytes: u64) -> Result<u64, Failed> {
         let mut at = 0;
         while at < size_bytes {
@@ -228,7 +228,7 @@ impl<W: Write> Archive<W> {
                 let mut bytes = vec![0; length];
                 let got = read_at(file, &mut bytes, at).map_err(Failed::Entry)?;
                 if got == 0 {
-                    // It was cut off meanwhile.
+                    // The file was truncated meanwhile.
                     return Ok(at);
                 }
                 bytes.truncate(got);
@@ -250,11 +250,11 @@ fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     }
 }
 
-/// The next piece of a file that is no hole. File systems that do not know holes say that there are none.
+/// The next part of a file that is not a hole. File systems without holes report none.
 fn extent(file: &File, from: u64, size_bytes: u64) -> io::Result<Option<(u64, u64)>> {
     let begin = match rustix::fs::seek(file, SeekFrom::Data(from)) {
         Ok(begin) => begin,
-        // Nothing but a hole up to the end.
+        // Only a hole up to the end.
         Err(Errno::NXIO) => return Ok(None),
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((from, size_bytes))),
         Err(error) => return Err(error.into()),
@@ -263,7 +263,7 @@ fn extent(file: &File, from: u64, size_bytes: u64) -> io::Result<Option<(u64, u6
     Ok((begin < size_bytes).then(|| (begin, end.min(size_bytes))))
 }
 
-/// The record and the data of a volume or snapshot.
+/// The record and the data directory of a volume or snapshot.
 fn opened(root: &Dir, kind: Kind, id: &str) -> io::Result<(Begin, Dir)> {
     let home = root.child(OsStr::new(kind.directory()))?.child(OsStr::new(id))?;
     let mut text = String::new();
@@ -316,7 +316,7 @@ fn attributes(file: impl AsFd) -> io::Result<Vec<(String, Bytes)>> {
     Ok(attributes)
 }
 
-/// Reads what has no known length. The system's limit is 64 KiB.
+/// Reads an attribute of unknown length. The system's limit is 64 KiB.
 fn grown(read: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
     let mut buffer = vec![0; 256];
     loop {

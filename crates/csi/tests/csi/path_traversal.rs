@@ -1,4 +1,4 @@
-//! Ids and paths that mean to lead elsewhere: no call makes one into a place of the disk.
+//! Ids and paths that try to leave the volume: no call turns one into another place on the disk.
 
 use crate::world::*;
 use csi::v1::volume_content_source::{self as source, SnapshotSource, VolumeSource};
@@ -7,7 +7,7 @@ use csi::{Code, Failure};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Ids that no driver made, and the code for whoever needs a thing of that id.
+/// Ids that no driver creates, and the expected code of a call that needs an existing object.
 fn tricks() -> Vec<(String, Code)> {
     let absent = [
         "../outside",
@@ -27,7 +27,7 @@ fn tricks() -> Vec<(String, Code)> {
     absent.chain(impossible.map(|id| (id, Code::InvalidArgument))).collect()
 }
 
-/// All that is below a directory, with what files hold and links lead to. Links are not followed.
+/// All files below a directory, with their content or link target. Links are not followed.
 fn everything_in(directory: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(directory).unwrap() {
@@ -52,7 +52,7 @@ fn from(source: source::Type) -> CreateVolumeRequest {
     }
 }
 
-/// What each call that takes a volume's id says of this one.
+/// The responses of all calls with a volume id to this id.
 async fn said_of_volume(world: &World, id: &str) -> Vec<(&'static str, Result<(), Failure>)> {
     let (driver, volume_id) = (&world.driver, id.to_owned());
     let (target, staging) = (world.path("target"), world.path("staging"));
@@ -107,7 +107,7 @@ async fn said_of_volume(world: &World, id: &str) -> Vec<(&'static str, Result<()
     ]
 }
 
-/// What each call that takes an id away says: what is not there is gone already.
+/// The responses of all calls that delete by id: an unknown object counts as deleted.
 async fn said_of_removal(world: &World, id: &str) -> Vec<(&'static str, Result<(), Failure>)> {
     let (driver, volume_id) = (&world.driver, id.to_owned());
     let detach = ControllerUnpublishVolumeRequest { volume_id: volume_id.clone(), ..Default::default() };
@@ -124,7 +124,7 @@ async fn said_of_removal(world: &World, id: &str) -> Vec<(&'static str, Result<(
 }
 
 #[tokio::test]
-async fn no_call_is_led_elsewhere_by_an_id() {
+async fn no_id_reaches_another_place() {
     let world = World::full().await;
     let outside = world.root.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
@@ -134,7 +134,7 @@ async fn no_call_is_led_elsewhere_by_an_id() {
     let request = CreateSnapshotRequest { source_volume_id: id.clone(), name: "kept".to_owned(), ..Default::default() };
     let kept = world.driver.create_snapshot(request).await.unwrap().snapshot.unwrap().snapshot_id;
     let before = everything_in(world.root.path());
-    // One's id is no id of the other kind.
+    // The id of a volume is not an id of a snapshot, and the reverse.
     let ids = tricks().into_iter().chain([(kept.clone(), Code::NotFound)]);
     for (trick, expected) in ids {
         for (call, said) in said_of_volume(&world, &trick).await {
@@ -152,7 +152,7 @@ async fn no_call_is_led_elsewhere_by_an_id() {
         assert_eq!(code(world.driver.get_snapshot(get).await), expected, "{trick:?}");
         let made = from(source::Type::Snapshot(SnapshotSource { snapshot_id: trick.clone() }));
         assert_eq!(code(world.driver.create_volume(made).await), expected, "{trick:?}");
-        // No id asks for all of them, and one that is not there for none.
+        // No id lists all of them, an unknown id none.
         for list in [
             ListSnapshotsRequest { snapshot_id: trick.clone(), ..Default::default() },
             ListSnapshotsRequest { source_volume_id: trick.clone(), ..Default::default() },
@@ -165,11 +165,11 @@ async fn no_call_is_led_elsewhere_by_an_id() {
     let name = DeleteSnapshotRequest { snapshot_id: id.clone(), ..Default::default() };
     world.driver.delete_snapshot(name).await.unwrap();
     world.delete(&kept).await;
-    assert_eq!(everything_in(world.root.path()), before, "the disk is as it was");
+    assert_eq!(everything_in(world.root.path()), before, "the disk is unchanged");
 }
 
 #[tokio::test]
-async fn no_call_is_led_elsewhere_by_a_path() {
+async fn no_path_reaches_another_place() {
     let world = World::full().await;
     let id = world.create("a").await.volume_id;
     let own = world.directory().canonicalize().unwrap();
@@ -195,7 +195,7 @@ async fn no_call_is_led_elsewhere_by_a_path() {
         ..Default::default()
     };
     world.driver.node_stage_volume(stage(&staging)).await.unwrap();
-    // A way into the driver's directory that its name does not show.
+    // A path into the driver's directory that its text does not show.
     std::os::unix::fs::symlink(&own, world.path("way")).unwrap();
     let inside = own.join("volumes").join(&id).join("data/inside").to_str().unwrap().to_owned();
     let before = everything_in(world.root.path());
@@ -217,7 +217,7 @@ async fn no_call_is_led_elsewhere_by_a_path() {
             ("grow", world.driver.node_expand_volume(grow).await.map(drop)),
         ];
         for (call, said) in said {
-            // Where a volume is used is looked up: a path that cannot be one is one where it is not.
+            // Paths of use are looked up: an invalid path is one where the volume is not used.
             let is_looked_up = matches!(call, "stats" | "grow") && !path.is_empty();
             let expected = if is_looked_up { Code::NotFound } else { Code::InvalidArgument };
             assert_eq!(said.map_err(|failure| failure.code), Err(expected), "{call} {path:?}");
@@ -227,13 +227,13 @@ async fn no_call_is_led_elsewhere_by_a_path() {
         let refused = world.driver.node_publish_volume(publish(&world.path(&name))).await;
         assert_eq!(code(refused), Code::InvalidArgument, "{name}");
     }
-    // A staging path that is no such place is none of this volume's.
+    // An invalid staging path is not one of this volume's.
     let staged_elsewhere = NodePublishVolumeRequest {
         staging_target_path: format!("{staging}/../staging"),
         ..publish(&world.path("target"))
     };
     assert_eq!(code(world.driver.node_publish_volume(staged_elsewhere).await), Code::FailedPrecondition);
-    // What is at a place that is not ours stays: another's link, and another volume's.
+    // Files at other places stay: another program's link, and another volume's.
     let (foreign, target) = (world.path("foreign"), world.path("target"));
     std::os::unix::fs::symlink("/etc", &foreign).unwrap();
     assert_eq!(code(world.driver.node_publish_volume(publish(&foreign)).await), Code::FailedPrecondition);
@@ -252,9 +252,9 @@ async fn no_call_is_led_elsewhere_by_a_path() {
     world.delete(&other).await;
     std::fs::remove_file(&foreign).unwrap();
     let after = everything_in(world.root.path());
-    // Where it was published is noted before it is tried, and nothing else has changed.
+    // The target is recorded before the link is created; nothing else has changed.
     let but_notes = |all: &BTreeMap<String, String>| -> BTreeMap<String, String> {
         all.clone().into_iter().filter(|(name, _)| !name.ends_with("/use.json")).collect()
     };
-    assert_eq!(but_notes(&after), but_notes(&before), "the disk is as it was");
+    assert_eq!(but_notes(&after), but_notes(&before), "the disk is unchanged");
 }

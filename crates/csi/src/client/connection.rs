@@ -1,4 +1,5 @@
-//! What is between a driver and us: connections that tell of their end, and answers of which is known whether the driver gave them.
+//! The connection to a driver: counts connections, and tells a driver's own status codes from those of the gRPC
+//! library.
 
 use super::Shared;
 use crate::endpoint::Connection;
@@ -13,32 +14,32 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-/// A connection that is counted when it begins and when it ends: whoever answers by the next one may be another driver.
-pub struct Line {
+/// A connection that is counted when it begins and when it ends: after a new one another driver may respond.
+pub struct CountedConnection {
     connection: Box<dyn Connection>,
     shared: Arc<Shared>,
 }
 
-impl Line {
-    pub fn new(connection: Box<dyn Connection>, shared: Arc<Shared>) -> Line {
+impl CountedConnection {
+    pub fn new(connection: Box<dyn Connection>, shared: Arc<Shared>) -> CountedConnection {
         shared.changes.fetch_add(1, Ordering::SeqCst);
-        Line { connection, shared }
+        CountedConnection { connection, shared }
     }
 }
 
-impl Drop for Line {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.shared.changes.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for CountedConnection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.connection).poll_read(cx, into)
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for CountedConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.connection).poll_write(cx, bytes)
     }
@@ -60,38 +61,38 @@ impl AsyncWrite for Line {
     }
 }
 
-/// The code that a driver answered a call with, once it has. The library makes codes of its own where an answer cannot be read or
-/// breaks off, which cannot be told from a driver's otherwise.
+/// The status code that the driver sent, once it has. The gRPC library creates codes of its own if a response cannot be
+/// read or breaks off; without this they could not be told from a driver's code.
 #[derive(Clone, Default)]
-pub struct Heard(Arc<OnceLock<Code>>);
+pub struct DriverCode(Arc<OnceLock<Code>>);
 
-impl Heard {
-    /// Whether a failure is the driver's own word.
-    pub fn is_word(&self, status: &Status) -> bool {
+impl DriverCode {
+    /// Whether the driver itself sent this failure.
+    pub fn is_from_driver(&self, status: &Status) -> bool {
         self.0.get().is_some_and(|code| *code == status.code() && *code != Code::Ok)
     }
 
-    /// Listens to an answer as it is read.
-    pub fn listen(&self, answer: http::Response<Body>) -> http::Response<Body> {
+    /// Observes a response while it is read.
+    pub fn observe(&self, answer: http::Response<Body>) -> http::Response<Body> {
         self.note(answer.headers());
-        let heard = self.clone();
-        answer.map(|body| Body::new(Listened { body, heard }))
+        let driver_code = self.clone();
+        answer.map(|body| Body::new(ObservedBody { body, driver_code }))
     }
 
     fn note(&self, headers: &http::HeaderMap) {
         if let Some(code) = headers.get("grpc-status") {
-            // Only the first counts; there is no other.
+            // Only the first code counts.
             let _ = self.0.set(Code::from_bytes(code.as_bytes()));
         }
     }
 }
 
-struct Listened {
+struct ObservedBody {
     body: Body,
-    heard: Heard,
+    driver_code: DriverCode,
 }
 
-impl hyper::body::Body for Listened {
+impl hyper::body::Body for ObservedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -100,7 +101,7 @@ impl hyper::body::Body for Listened {
         if let Poll::Ready(Some(Ok(frame))) = &frame
             && let Some(trailers) = frame.trailers_ref()
         {
-            self.heard.note(trailers);
+            self.driver_code.note(trailers);
         }
         frame
     }
