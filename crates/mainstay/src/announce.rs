@@ -17,10 +17,10 @@ macro_rules! out {
     };
 }
 
-/// So many unhealthy objects are named.
+/// How many unhealthy objects are printed.
 const UNHEALTHY_MAX: usize = 5;
 
-/// What the store holds when the server starts.
+/// The content of the store when the server starts.
 #[derive(Default)]
 pub struct Contents {
     classes: Vec<String>,
@@ -100,7 +100,7 @@ impl Contents {
     }
 }
 
-/// How many objects a collection has, without reading them.
+/// The number of objects in a collection, without reading them all.
 async fn count(api: &Api, path: &str) -> Result<u64, ApiError> {
     let list = api.get(&format!("{path}?limit=1")).await?;
     let rest = list.int(&["metadata", "remainingItemCount"]).unwrap_or(0);
@@ -118,7 +118,7 @@ fn full_name(object: &Value) -> String {
     }
 }
 
-/// The first lines, the same for `up` and `server`.
+/// Prints the first lines of `up` and `server`.
 pub fn ready(place: &Place, started: Instant) {
     out!("Mainstay {} is ready after {} ms.", env!("CARGO_PKG_VERSION"), started.elapsed().as_millis());
     out!("  API         {}", place.url);
@@ -132,14 +132,14 @@ pub fn ready(place: &Place, started: Instant) {
         Some(error) => {
             out!("  kubeconfig  not written");
             eprintln!(
-                "mainstay: {error}; an older kubeconfig may not work until this one is written at the next start"
+                "mainstay: {error}; an older kubeconfig file may not work; it is written again at the next start"
             );
         }
     }
     out!("  state       {}", place.backend);
 }
 
-/// A server that listens on all addresses: these, and which of them its certificate names.
+/// Prints the addresses of a server that listens on all of them, and those that its certificate does not name.
 fn everywhere(address: SocketAddr, names: &[String]) {
     let addresses = crate::addresses::of_this_machine();
     let reached = addresses.iter().filter(|found| found.is_ipv4() || address.is_ipv6()).map(ToString::to_string);
@@ -154,7 +154,7 @@ fn everywhere(address: SocketAddr, names: &[String]) {
     }
 }
 
-/// What `up` adds.
+/// Prints the further lines of `up`.
 pub fn workloads(contents: &Contents, nodes: usize) {
     match nodes {
         0 => out!("  nodes       none of its own: pods stay Pending until other nodes register"),
@@ -165,14 +165,14 @@ pub fn workloads(contents: &Contents, nodes: usize) {
     contents.print();
 }
 
-/// What `server` adds.
+/// Prints the further line of `server`.
 pub fn no_controllers() {
     out!(
-        "  controllers none: StatefulSets, claims and deletions wait until mainstay controllers runs against this API"
+        "  controllers none: StatefulSets, claims and deletions wait until `mainstay controllers` runs against this API"
     );
 }
 
-/// The commands that show the product.
+/// Prints commands to begin with.
 pub fn next_commands(place: &Place, commands: &[String]) {
     out!();
     if place.kubeconfig_error.is_none() {
@@ -184,7 +184,7 @@ pub fn next_commands(place: &Place, commands: &[String]) {
     out!("Ctrl-C stops it.");
 }
 
-/// Commands for `up`: the first workload where there is none, or what is there.
+/// The commands for `up`: create a first workload, or show the existing ones.
 pub fn first_steps(contents: &Contents) -> Vec<String> {
     const SHOW: &str = "kubectl get statefulsets,pods,persistentvolumeclaims";
     if contents.has_workloads() {
@@ -199,7 +199,7 @@ pub fn first_steps(contents: &Contents) -> Vec<String> {
     vec![apply, SHOW.to_owned()]
 }
 
-/// How the user started this program: by name, or by a path that works from any directory.
+/// The name or path with which the user can run this program from any directory.
 fn program() -> String {
     let called = std::env::args().next().unwrap_or_default();
     if !called.is_empty() && !called.contains('/') {
@@ -208,7 +208,7 @@ fn program() -> String {
     std::env::current_exe().map_or(called, |path| shell_word(&path.display().to_string()))
 }
 
-/// Text as one word of a POSIX shell.
+/// Quotes text as one word of a POSIX shell.
 pub fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%=".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {

@@ -1,4 +1,4 @@
-//! Which store: a directory of this machine, an etcd, or nothing that lasts.
+//! The store of a server: a local directory, an etcd, or memory.
 
 use crate::cli::{BadInput, ServingArgs};
 use crate::paths;
@@ -15,19 +15,19 @@ const TRY_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Args)]
 pub struct EtcdArgs {
-    /// What the keys in etcd begin with; several clusters in one etcd need different ones
+    /// The prefix of the keys in etcd; several clusters in one etcd need different ones
     #[arg(long, env = "MAINSTAY_ETCD_PREFIX", default_value = DEFAULT_PREFIX, value_name = "PREFIX")]
     pub etcd_prefix: String,
-    /// Speak TLS with etcd, and trust the certificates of this CA
+    /// Use TLS for etcd, and trust certificates of this CA
     #[arg(long, env = "MAINSTAY_ETCD_CAFILE", value_name = "FILE")]
     pub etcd_cafile: Option<PathBuf>,
-    /// Our certificate for etcd
+    /// The client certificate for etcd
     #[arg(long, env = "MAINSTAY_ETCD_CERTFILE", value_name = "FILE", requires_all = ["etcd_cafile", "etcd_keyfile"])]
     pub etcd_certfile: Option<PathBuf>,
-    /// The key of our certificate for etcd
+    /// The key of the client certificate for etcd
     #[arg(long, env = "MAINSTAY_ETCD_KEYFILE", value_name = "FILE", requires = "etcd_certfile")]
     pub etcd_keyfile: Option<PathBuf>,
-    /// Our user at etcd, NAME:PASSWORD; the environment variable keeps it out of the list of processes
+    /// The etcd user, NAME:PASSWORD; use the environment variable to keep it out of the list of processes
     #[arg(long, env = "MAINSTAY_ETCD_USER", value_name = "USER", hide_env_values = true)]
     pub etcd_user: Option<String>,
 }
@@ -46,7 +46,7 @@ impl EtcdArgs {
         }
         if let Some(user) = &self.etcd_user {
             let Some((name, password)) = user.split_once(':').filter(|(name, _)| !name.is_empty()) else {
-                return Err(BadInput("the etcd user is not of the form NAME:PASSWORD".to_owned()));
+                return Err(BadInput("the etcd user must have the form NAME:PASSWORD".to_owned()));
             };
             config.user = Some(User { name: name.to_owned(), password: password.to_owned() });
         }
@@ -58,7 +58,10 @@ fn pem(path: &Path) -> Result<String, BadInput> {
     let text = store::regular_file::read_to_string(path)
         .map_err(|error| BadInput(format!("cannot read {} for etcd: {error}", path.display())))?;
     if !text.contains("-----BEGIN ") {
-        return Err(BadInput(format!("{} holds nothing in PEM form: etcd's files are needed there", path.display())));
+        return Err(BadInput(format!(
+            "{} contains no PEM data: give the certificate and key files for etcd",
+            path.display()
+        )));
     }
     Ok(text)
 }
@@ -67,13 +70,13 @@ fn pem(path: &Path) -> Result<String, BadInput> {
 #[derive(Clone, Debug)]
 pub enum Backend {
     Memory,
-    /// A data directory; the store is below it.
+    /// A data directory, with the store in a subdirectory.
     Directory(PathBuf),
     Etcd(Config),
 }
 
 impl Backend {
-    /// What the arguments of a server say.
+    /// The backend for the arguments of a server.
     pub fn of(args: &ServingArgs) -> Result<Backend> {
         if let Some(url) = &args.store {
             return Ok(Backend::Etcd(args.etcd.config(url)?));
@@ -81,7 +84,7 @@ impl Backend {
         Ok(data_dir(args)?.map_or(Backend::Memory, Backend::Directory))
     }
 
-    /// Opens the store. An etcd that is not there yet is waited for.
+    /// Opens the store. Waits for an etcd that does not respond yet.
     pub async fn open(&self) -> Result<Arc<dyn Store>> {
         let (finish, options) = (server::codec::finish, Options::default());
         let config = match self {
@@ -94,15 +97,13 @@ impl Backend {
             match Etcd::open(config, finish, options).await {
                 Err(OpenError::Unreachable(why)) => {
                     if why != said {
-                        eprintln!("mainstay: cannot reach {}: {why}; trying again until it can.", config.place());
+                        eprintln!("mainstay: cannot reach {}: {why}; retrying.", config.place());
                         said = why;
                     }
                     tokio::time::sleep(TRY_EVERY).await;
                 }
                 Err(OpenError::Refused(why)) => {
-                    return Err(
-                        BadInput(format!("{} does not let us in: {why}; see --etcd-user", config.place())).into()
-                    );
+                    return Err(BadInput(format!("{} refuses the user: {why}; see --etcd-user", config.place())).into());
                 }
                 Err(OpenError::NotOurs) => {
                     return Err(BadInput(format!(
@@ -121,38 +122,38 @@ impl Backend {
 impl std::fmt::Display for Backend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Backend::Memory => f.write_str("in memory only (gone when this process ends)"),
+            Backend::Memory => f.write_str("in memory only (lost when this process ends)"),
             Backend::Directory(directory) => write!(f, "{} (kept across restarts)", directory.display()),
             Backend::Etcd(config) => write!(f, "{} (shared with other servers)", config.place()),
         }
     }
 }
 
-/// Opens the store in a data directory, or makes it. Every error names its directory.
+/// Opens or creates the store in a data directory. Every error names its directory.
 pub fn open_embedded(data_dir: &Path) -> Result<Arc<dyn Store>> {
     let place = store_dir(data_dir);
     store::Embedded::open(&place, server::codec::finish, Options::default()).map_err(|error| match error {
         OpenError::Damaged(_) | OpenError::Newer { .. } => {
             anyhow::anyhow!("{error} (the store in {})", place.display())
         }
-        // These name it.
+        // These errors name the directory themselves.
         other => other.into(),
     })
 }
 
-/// The place of the embedded store in a data directory.
+/// The directory of the embedded store in a data directory.
 pub fn store_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("store")
 }
 
-/// Where this server keeps what is its own; `None` keeps nothing.
+/// The directory for this server's own files; `None` with `--in-memory`.
 pub fn data_dir(args: &ServingArgs) -> Result<Option<PathBuf>> {
     if args.in_memory {
         return Ok(None);
     }
     let directory = args.data_dir.clone().or_else(paths::data_dir).ok_or_else(|| {
         BadInput(
-            "there is no home directory to keep state in: say where with --data-dir, or use --in-memory".to_owned(),
+            "there is no home directory for state: give a directory with --data-dir, or use --in-memory".to_owned(),
         )
     })?;
     authn::files::create_private_directory(&directory)

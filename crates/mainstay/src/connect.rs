@@ -1,4 +1,4 @@
-//! An API server elsewhere: how it is found, who we are there, and what is said when it cannot be used.
+//! The connection to another API server: finds it and the credentials, and reports why it cannot be used.
 
 use crate::cli::BadInput;
 use anyhow::Result;
@@ -12,47 +12,47 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
-/// A dead connection is noticed after this time at the latest: longer than the watches, which are renewed before.
+/// The time after which a dead connection is noticed. Longer than a watch, which is renewed earlier.
 const SILENCE_MAX: Duration = Duration::from_secs(295);
 const TRY_EVERY: Duration = Duration::from_secs(1);
-/// The minor versions of Kubernetes that the controllers are made for.
+/// The minor versions of Kubernetes that the controllers support.
 const MINORS: std::ops::RangeInclusive<u32> = 33..=37;
 
-/// An API server as one user.
+/// An API server and a user.
 pub struct Target {
     pub url: String,
     pub client: Client,
-    /// Where it was found, for people.
+    /// The source of the configuration, for messages.
     source: String,
 }
 
-/// What a server says of itself and of us.
+/// The server's version, and the user that it sees.
 pub struct Greeting {
     pub version: String,
     pub user: String,
 }
 
 impl Target {
-    /// Reads where the server is and who we are: from the file, or from where such things usually are. Asks nobody yet.
+    /// Reads the server's address and the credentials from the file, or from the default places. Sends no request yet.
     pub async fn find(kubeconfig: Option<&Path>) -> Result<Target, BadInput> {
         let (mut config, source) = match kubeconfig {
             Some(path) => (read(path).await?, format!("the kubeconfig {}", path.display())),
-            None => (infer().await?, "the kubeconfig or ServiceAccount found".to_owned()),
+            None => (infer().await?, "the kubeconfig or ServiceAccount that was found".to_owned()),
         };
         config.read_timeout = Some(SILENCE_MAX);
         config.reset_reader_on_write = true;
-        // Those who ask have their own patience, and say what they wait for. A client that tried again by itself would hold them for
-        // minutes, in silence.
+        // Callers have timeouts of their own and report what they wait for. A client that retried by itself would block
+        // them for minutes without a message.
         config.default_retry = false;
         let agent = concat!("mainstay/", env!("CARGO_PKG_VERSION"));
         config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
         let url = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         let client = Client::try_from(config)
-            .map_err(|error| BadInput(format!("{source} cannot be used: {}; mend it there", root_cause(&error))))?;
+            .map_err(|error| BadInput(format!("cannot use {source}: {}; correct it", root_cause(&error))))?;
         Ok(Target { url, client, source })
     }
 
-    /// Waits until the server answers, and says once why that takes time. What the server refuses for good is an error.
+    /// Waits until the server responds, and prints each new reason once. A permanent refusal is an error.
     pub async fn greet(&self) -> Result<Greeting, BadInput> {
         let api = Api::new(self.client.clone());
         let mut said = String::new();
@@ -60,14 +60,14 @@ impl Target {
             let why = match api.get("/version").await {
                 Ok(version) => break version.text(&["gitVersion"]).to_owned(),
                 Err(ApiError::Refused { code: 401, .. }) => return Err(self.unknown_user()),
-                // It is there, and keeps its version to itself.
+                // The server responds, but does not tell its version.
                 Err(ApiError::Refused { code: 403 | 404, .. }) => break String::new(),
-                Err(ApiError::Refused { code, message, .. }) => format!("it answers {code} {message}"),
+                Err(ApiError::Refused { code, message, .. }) => format!("it responds with {code} {message}"),
                 Err(ApiError::Broken(error)) if is_about_certificates(&error) => return Err(self.untrusted(&error)),
                 Err(ApiError::Broken(error)) => root_cause(&error),
             };
             if why != said {
-                eprintln!("mainstay: cannot use the API server at {}: {why}; trying again until it can.", self.url);
+                eprintln!("mainstay: cannot use the API server at {}: {why}; retrying.", self.url);
                 said = why;
             }
             tokio::time::sleep(TRY_EVERY).await;
@@ -77,8 +77,8 @@ impl Target {
             Ok(answer) => answer.text(&["status", "userInfo", "username"]).to_owned(),
             Err(error) if error.code() == 401 => return Err(self.unknown_user()),
             Err(error) => {
-                tracing::debug!(%error, "the server does not say who we are");
-                "a user that it does not name".to_owned()
+                tracing::debug!(%error, "cannot read the user name");
+                "unknown".to_owned()
             }
         };
         Ok(Greeting { version, user })
@@ -86,14 +86,14 @@ impl Target {
 
     fn unknown_user(&self) -> BadInput {
         BadInput(format!(
-            "the API server at {} does not accept the credentials of {} (401 Unauthorized): renew them there",
+            "the API server at {} does not accept the credentials of {} (401 Unauthorized): renew them",
             self.url, self.source
         ))
     }
 
     fn untrusted(&self, error: &dyn Error) -> BadInput {
         BadInput(format!(
-            "the API server at {} is not the one that {} knows ({}): use the server's own certificate authority there",
+            "the certificate of the API server at {} is not signed by the CA in {} ({}): use the server's own CA there",
             self.url,
             self.source,
             root_cause(error)
@@ -102,12 +102,12 @@ impl Target {
 }
 
 impl Greeting {
-    /// A sentence about a server that the controllers were not made for.
+    /// A warning about a server version that the controllers do not support.
     pub fn doubt(&self) -> Option<String> {
         let minor = self.version.strip_prefix("v1.")?.split('.').next()?.parse::<u32>().ok()?;
         (!MINORS.contains(&minor)).then(|| {
             format!(
-                "the API server is {}, and these controllers were made for v1.{} to v1.{}: watch them closely",
+                "the API server is {}, but these controllers support v1.{} to v1.{}: they may not work correctly",
                 self.version,
                 MINORS.start(),
                 MINORS.end()
@@ -116,7 +116,7 @@ impl Greeting {
     }
 }
 
-/// What the server lets us do in a namespace and everywhere; `None` where it cannot say all of it.
+/// The permissions of this user in a namespace and in the cluster; `None` if the server's answer is incomplete.
 pub async fn own_rights(client: &Client, namespace: &str) -> Result<Option<Vec<Rule>>, ApiError> {
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace},
@@ -141,8 +141,8 @@ pub async fn read(path: &Path) -> Result<Config, BadInput> {
 async fn infer() -> Result<Config, BadInput> {
     Config::infer().await.map_err(|error| {
         BadInput(format!(
-            "no API server is known ({}): give a file with --kubeconfig or KUBECONFIG, or run in a pod with a ServiceAccount",
-            // The kubeconfig's failure is nearer to what the user meant than the absence of a pod.
+            "no API server is configured ({}): give a file with --kubeconfig or KUBECONFIG, or run in a pod with a ServiceAccount",
+            // The kubeconfig's error is more likely the user's concern than the missing ServiceAccount.
             error.source().map_or_else(|| error.to_string(), ToString::to_string)
         ))
     })
@@ -152,7 +152,7 @@ fn is_about_certificates(error: &(dyn Error + 'static)) -> bool {
     if let Some(rustls::Error::InvalidCertificate(_)) = error.downcast_ref() {
         return true;
     }
-    // An I/O error hides what it wraps from its source.
+    // An I/O error does not report its inner error as its source.
     let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     wrapped.is_some_and(|wrapped| is_about_certificates(wrapped)) || error.source().is_some_and(is_about_certificates)
 }
@@ -165,7 +165,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test]
-    async fn a_server_that_is_not_there_for_us_is_asked_once() {
+    async fn an_unavailable_server_gets_one_request() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let asked = Arc::new(AtomicUsize::new(0));

@@ -1,4 +1,5 @@
-//! `mainstay controllers`: the controllers alone, against any Kubernetes API server, with the rights of whoever the kubeconfig names.
+//! `mainstay controllers`: the controllers only, against any Kubernetes API server, with the permissions of the
+//! kubeconfig's user.
 
 use crate::cli::{BadInput, ControllersArgs};
 use crate::connect::{self, Greeting, Target};
@@ -22,7 +23,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub async fn run(args: Box<ControllersArgs>) -> Result<()> {
-    // Bad input is refused before anybody is asked anything.
+    // Refuse bad input before any request.
     let setup = setup(&args)?;
     timing(&args)?;
     let target = Target::find(args.kubeconfig.as_deref()).await?;
@@ -33,7 +34,7 @@ pub async fn run(args: Box<ControllersArgs>) -> Result<()> {
     let mut registry = Registry::default();
     setup.metrics.register(&mut registry);
     figures.register(&mut registry);
-    let (hindrance, seen) = watch::channel(Some("the API server was not reached yet".to_owned()));
+    let (hindrance, seen) = watch::channel(Some("the API server has not been reached yet".to_owned()));
     let health = tokio::spawn(Health::new(registry, seen).serve(listener, shutdown.clone()));
     println!("Mainstay {} controllers", env!("CARGO_PKG_VERSION"));
     println!("  API      {}", target.url);
@@ -67,7 +68,7 @@ fn timing(args: &ControllersArgs) -> Result<Timing, BadInput> {
     let slow = timing.retry.is_zero() || timing.retry.mul_f64(1.2) >= timing.renew_within;
     if slow || timing.renew_within >= timing.lasts {
         return Err(BadInput(
-            "the times of the lease do not fit: the retry period must be well below the renew deadline, and that below the \
+            "the lease timing is invalid: the retry period must be well below the renew deadline, and the renew deadline below the \
              lease duration"
                 .to_owned(),
         ));
@@ -80,7 +81,7 @@ fn certificate(path: &Path) -> Result<Arc<str>, BadInput> {
         .map_err(|error| BadInput(format!("cannot read the root CA certificate {}: {error}", path.display())))?;
     if !text.contains("-----BEGIN CERTIFICATE-----") {
         return Err(BadInput(format!(
-            "{} holds no certificate in PEM form: give the CA's with --root-ca-file",
+            "{} contains no PEM certificate: give the CA certificate with --root-ca-file",
             path.display()
         )));
     }
@@ -98,7 +99,7 @@ struct Program {
 }
 
 impl Program {
-    /// Runs the controllers once the server answers, until shutdown.
+    /// Runs the controllers once the server responds, until shutdown.
     async fn work(&self) -> Result<()> {
         let greeting = tokio::select! {
             () = self.shutdown.cancelled() => return Ok(()),
@@ -129,7 +130,7 @@ impl Program {
         Controllers::start(&self.setup, client).expect("the list was checked at the start")
     }
 
-    /// Runs the controllers whenever the lease is ours.
+    /// Runs the controllers while this process holds the lease.
     async fn lead(&self) -> Result<()> {
         let election = self.election();
         println!("  lease    {}, as {}", self.lease(), election.identity);
@@ -137,8 +138,8 @@ impl Program {
         let start = |term: &Term| self.start(&fenced(term));
         let led = election.lead(self.shutdown.clone(), |standing| self.tell(standing), start).await;
         if let Err(overdue) = led {
-            // Nothing is closed on the way: whatever still works here must not go on for another moment.
-            eprintln!("mainstay: {overdue}; ending at once.");
+            // Abort without closing anything: controllers that still run must not write another time.
+            eprintln!("mainstay: {overdue}; aborting.");
             std::process::abort();
         }
         Ok(())
@@ -150,7 +151,7 @@ impl Program {
             namespace: self.args.lease_namespace.clone(),
             name: self.args.lease_name.clone(),
             identity: identity(),
-            timing: timing(&self.args).expect("it was checked at the start"),
+            timing: timing(&self.args).expect("the timing was checked before"),
             clock: self.setup.clock.clone(),
         }
     }
@@ -159,12 +160,12 @@ impl Program {
         format!("{}/{}", self.args.lease_namespace, self.args.lease_name)
     }
 
-    /// Tells probes and people how the election stands.
+    /// Reports the state of the election to probes, metrics and the user.
     fn tell(&self, standing: &Standing) {
         let lease = self.lease();
         self.figures.leads(&self.args.lease_name, matches!(standing, Standing::Leading(_)));
         self.hindrance.send_replace(match standing {
-            Standing::Unable { why, .. } => Some(format!("the lease {lease} cannot be used: {why}")),
+            Standing::Unable { why, .. } => Some(format!("cannot use the lease {lease}: {why}")),
             _ => None,
         });
         match standing {
@@ -172,30 +173,30 @@ impl Program {
             Standing::StandingBy { holder } => println!("Standing by: {holder} holds the lease. Ctrl-C stops."),
             Standing::Leading(_) => println!("Leading: the controllers run. Ctrl-C stops them."),
             Standing::Lost(Loss::Late) => eprintln!(
-                "mainstay: the lease {lease} could not be renewed in time; the controllers stop until it is ours again."
+                "mainstay: the lease {lease} could not be renewed in time; the controllers stop until this process holds it again."
             ),
             Standing::Lost(Loss::Taken(by)) => {
-                let by = if by.is_empty() { "nobody" } else { by };
-                eprintln!("mainstay: the lease {lease} was taken away and is held by {by} now; the controllers stop.");
+                let by = if by.is_empty() { "no process" } else { by };
+                eprintln!("mainstay: the lease {lease} was lost and is now held by {by}; the controllers stop.");
             }
             Standing::Unable { why, code: 403 | 404 } => eprintln!(
-                "mainstay: the lease {lease} cannot be used: {why}; give the rights in deploy/controllers.yaml, choose \
-                 --lease-namespace, or work alone with --leader-elect=false; trying again."
+                "mainstay: cannot use the lease {lease}: {why}; grant the permissions in deploy/controllers.yaml, choose \
+                 --lease-namespace, or run without a lease with --leader-elect=false; retrying."
             ),
             Standing::Unable { why, .. } => {
-                eprintln!("mainstay: the lease {lease} cannot be used: {why}; trying again.");
+                eprintln!("mainstay: cannot use the lease {lease}: {why}; retrying.");
             }
         }
     }
 }
 
-/// A name for this process that no other has, and that tells people where it is.
+/// A unique name for this process that contains the host name.
 pub fn identity() -> String {
     let host = hostname::get().map(|name| name.to_string_lossy().into_owned());
     format!("{}_{}", host.unwrap_or_else(|_| "unknown-host".to_owned()), uuid::Uuid::new_v4())
 }
 
-/// Figures about the process as one of several.
+/// The metrics of leader election.
 #[derive(Default)]
 struct Figures {
     leads: Family<LeaseName, Gauge>,
@@ -218,7 +219,7 @@ impl Figures {
 }
 
 fn introduce(greeting: &Greeting, scope: &NamespaceScope) {
-    println!("  server   {}", if greeting.version.is_empty() { "does not say its version" } else { &greeting.version });
+    println!("  server   {}", if greeting.version.is_empty() { "unknown version" } else { &greeting.version });
     println!("  user     {}", greeting.user);
     if !scope.is_everywhere() {
         println!("  only in  {}", scope.names().collect::<Vec<_>>().join(", "));
@@ -228,20 +229,20 @@ fn introduce(greeting: &Greeting, scope: &NamespaceScope) {
     }
 }
 
-/// Says which controllers lack rights in a namespace. They are started all the same: each takes up its work as soon as it is given its
-/// rights.
+/// Warns about controllers that lack permissions in a namespace. They are started anyway: each begins to work once it
+/// gets its permissions.
 async fn look_at_rights(target: &Target, setup: &runtime::Setup, namespace: &str) -> Result<()> {
     let held = match connect::own_rights(&target.client, namespace).await {
         Ok(Some(held)) => held,
         Ok(None) => return Ok(()),
         Err(error) => {
-            tracing::warn!(%error, "the server does not say what we may do");
+            tracing::warn!(%error, "cannot read the permissions of this user");
             return Ok(());
         }
     };
     let place = if setup.scope.is_everywhere() { String::new() } else { format!(" in {namespace}") };
     for (controller, account) in Controllers::accounts(&setup.list, &setup.scope).map_err(BadInput)? {
-        // Without a driver these do nothing.
+        // The CSI controllers do nothing without a driver.
         if setup.drivers.is_empty() && controller.starts_with("csi-") {
             continue;
         }
@@ -249,7 +250,7 @@ async fn look_at_rights(target: &Target, setup: &runtime::Setup, namespace: &str
         let missing: Vec<Rule> = authz::missing(&held, &authz::bootstrap::controller_rules(account));
         if !missing.is_empty() {
             eprintln!(
-                "mainstay: {controller} may not {}{place}: give it the rights in deploy/controllers.yaml, or leave it out with \
+                "mainstay: {controller} may not {}{place}: grant the permissions in deploy/controllers.yaml, or leave it out with \
                  --controllers '*,-{controller}'.",
                 in_words(&missing)
             );
@@ -258,7 +259,7 @@ async fn look_at_rights(target: &Target, setup: &runtime::Setup, namespace: &str
     Ok(())
 }
 
-/// The first few of these rules; each has one verb and one resource.
+/// The first few of these rules as text; each rule has one verb and one resource.
 fn in_words(rules: &[Rule]) -> String {
     const SAID_MAX: usize = 3;
     let said = rules.iter().take(SAID_MAX).map(|rule| match rule.groups.concat().as_str() {

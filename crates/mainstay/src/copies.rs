@@ -1,4 +1,4 @@
-//! `mainstay store`: stores as a whole, copied, backed up and restored.
+//! `mainstay store`: copies, backs up and restores whole stores.
 
 use crate::backend::{EtcdArgs, open_embedded, store_dir};
 use crate::cli::BadInput;
@@ -20,8 +20,8 @@ use store::backup::Reader;
 use store::etcd::Config;
 use store::{Etcd, Filling, OpenError, Options, Revision, Row, Rows, Store, Sum, regular_file};
 
-/// How far a restored store is ahead of its backup. Clients may have seen revisions that came after the backup; none of them may come
-/// again with another meaning.
+/// How far a restored store's revision is ahead of its backup. Clients may have seen revisions after the backup, and a
+/// revision must never be used twice.
 const AHEAD: Revision = 1_000_000_000;
 
 #[derive(Debug, Subcommand)]
@@ -30,7 +30,7 @@ pub enum StoreCommand {
     Copy(CopyArgs),
     /// Write a store into one file, also while servers use it
     Backup(BackupArgs),
-    /// Make a store of a backup
+    /// Create a store from a backup
     Restore(RestoreArgs),
 }
 
@@ -51,14 +51,14 @@ pub struct BackupArgs {
     /// A data directory, or etcd://host:2379
     #[arg(value_name = "FROM")]
     from: String,
-    /// The file to write; it must not be there yet
+    /// The file to write; it must not exist
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// How to reach the server that uses the data directory [default: kubeconfig in the data directory]
     #[arg(long, env = "MAINSTAY_BACKUP_KUBECONFIG", value_name = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
-    /// Include the data of the built-in class's volumes, of DIR where the driver keeps them elsewhere [default: volumes in the data
-    /// directory]. Programs may use them meanwhile; each file is as it was when it was read
+    /// Include the data of the built-in class's volumes, from DIR if the driver keeps them elsewhere [default: volumes
+    /// in the data directory]. Programs may use them meanwhile; each file is saved as it was when it was read
     #[arg(long, env = "MAINSTAY_BACKUP_WITH_VOLUMES", value_name = "DIR", num_args = 0..=1, require_equals = true)]
     with_volumes: Option<Option<PathBuf>>,
     #[command(flatten)]
@@ -73,7 +73,8 @@ pub struct RestoreArgs {
     /// A data directory, or etcd://host:2379, without a store in it
     #[arg(value_name = "TO")]
     to: String,
-    /// Restore the data of volumes, into DIR where the driver keeps them elsewhere [default: volumes in the data directory]
+    /// Restore the data of volumes, into DIR if the driver keeps them elsewhere [default: volumes in the data
+    /// directory]
     #[arg(long, env = "MAINSTAY_RESTORE_WITH_VOLUMES", value_name = "DIR", num_args = 0..=1, require_equals = true)]
     with_volumes: Option<Option<PathBuf>>,
     #[command(flatten)]
@@ -96,7 +97,7 @@ pub async fn run(command: StoreCommand) -> Result<()> {
     }
 }
 
-/// Where a store is.
+/// The place of a store.
 enum Place {
     Directory(PathBuf),
     Etcd(Box<Config>),
@@ -109,13 +110,13 @@ impl Place {
         }
         if text.is_empty() {
             return Err(BadInput(
-                "the place of a store is empty: give a data directory or etcd://host:2379".to_owned(),
+                "the name of the store is empty: give a data directory or etcd://host:2379".to_owned(),
             ));
         }
         Ok(Place::Directory(PathBuf::from(text)))
     }
 
-    /// Opens a store that is there.
+    /// Opens an existing store.
     async fn open(&self) -> Result<Arc<dyn Store>> {
         match self {
             Place::Directory(directory) => open_directory(directory).await,
@@ -123,7 +124,7 @@ impl Place {
         }
     }
 
-    /// Begins a new store that is after `revision`.
+    /// Begins a new store with a revision after `revision`.
     async fn fill(&self, revision: Revision) -> Result<Filling> {
         let begun = match self {
             Place::Directory(directory) => {
@@ -157,14 +158,14 @@ impl Place {
     }
 }
 
-/// Opens the store of a data directory that has one.
+/// Opens the store of a data directory, which must have one.
 pub async fn open_directory(directory: &Path) -> Result<Arc<dyn Store>> {
-    // Opening would make one.
+    // Opening would create a store.
     if !store_dir(directory).is_dir() {
         return Err(BadInput(format!("there is no store in {}", directory.display())).into());
     }
     let store = open_embedded(directory)?;
-    // Certificates of older versions are in a file beside the store, and belong to it.
+    // Older versions kept certificates in a file next to the store; they belong to it.
     if let Some(identity) = authn::files::read(directory)? {
         authn::kept::keep(&*store, &identity).await?;
     }
@@ -204,7 +205,7 @@ fn in_use(error: anyhow::Error) -> anyhow::Error {
         Some(OpenError::InUse { directory, .. }) => {
             let place = directory.display();
             BadInput(format!(
-                "a server uses the store in {place}: stop it first, or make a backup, which needs no stop"
+                "a server uses the store in {place}: stop it first, or create a backup, which works while it runs"
             ))
             .into()
         }
@@ -222,7 +223,7 @@ fn check(place: &Place, expected: Sum, found: Sum) -> Result<()> {
 async fn backup(args: &BackupArgs) -> Result<()> {
     let from = Place::parse(&args.from, &args.etcd)?;
     if args.file.exists() {
-        return Err(BadInput(format!("{} is there already: choose another file", args.file.display())).into());
+        return Err(BadInput(format!("{} already exists: choose another file", args.file.display())).into());
     }
     let asked = args.with_volumes.as_ref();
     let volumes_at = asked.map(|place| volume_data::place(place.as_deref(), from.data_dir())).transpose()?;
@@ -252,24 +253,25 @@ async fn backup(args: &BackupArgs) -> Result<()> {
     Ok(())
 }
 
-/// The backup as the server that uses the store sends it.
+/// Requests the backup from the server that uses the store.
 async fn ask_server(kubeconfig: &Path) -> Result<impl Stream<Item = Result<bytes::Bytes>> + use<>> {
-    let target = Target::find(Some(kubeconfig))
-        .await
-        .map_err(|error| BadInput(format!("a server uses the store, and it is asked by its kubeconfig: {error}")))?;
+    let target = Target::find(Some(kubeconfig)).await.map_err(|error| {
+        BadInput(format!("a server uses the store, and cannot be reached by its kubeconfig: {error}"))
+    })?;
     let request = http::Request::get(server::BACKUP_PATH).body(kube::client::Body::empty())?;
     let answer =
         target.client.send(request).await.with_context(|| format!("cannot ask the server at {}", target.url))?;
     if !answer.status().is_success() {
-        bail!("the server at {} answers {} to {}", target.url, answer.status(), server::BACKUP_PATH);
+        bail!("the server at {} responds with {} to {}", target.url, answer.status(), server::BACKUP_PATH);
     }
     Ok(http_body_util::BodyDataStream::new(answer.into_body()).map_err(anyhow::Error::from))
 }
 
-/// Writes a file that only its owner may read. The file gets its name when all of it is on the disk; a write that fails or is
-/// interrupted leaves no file.
+/// Writes a file that only its owner may read. The file gets its final name once it is synced; a failed or interrupted
+/// write leaves no file.
 ///
-/// The data of volumes follows the store, so that a volume that the store does not know has no data in it.
+/// The data of volumes is written after the store, so that the file has no data of a volume that its store does not
+/// know.
 async fn write(
     file: &Path,
     pieces: impl Stream<Item = Result<bytes::Bytes>>,
@@ -301,8 +303,8 @@ struct Draft {
 }
 
 impl Draft {
-    /// Creates the file. A file of that name, for example of a killed run, is removed first and not written to: the backup holds
-    /// all keys, and that file may be readable by others or be a link.
+    /// Creates the file. An existing file of that name, for example from a killed run, is removed first and not written
+    /// to: the backup contains all keys, and that file may be readable by other users or be a link.
     fn create(path: &Path) -> io::Result<(Draft, File)> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -332,15 +334,15 @@ impl Drop for Draft {
 /// The store in a backup file, read to its end.
 struct StorePart {
     revision: Revision,
-    /// The data of volumes, where the file has any.
+    /// The data of volumes, if the file has any.
     rest: Option<BufReader<File>>,
 }
 
 fn wrong(file: &Path, why: &dyn std::fmt::Display) -> BadInput {
-    BadInput(format!("the backup {} cannot be used: {why}", file.display()))
+    BadInput(format!("cannot use the backup {}: {why}", file.display()))
 }
 
-/// Reads all of the store in a backup; what is wrong with it is one sentence.
+/// Reads the whole store in a backup; the error is one sentence.
 fn each_page(file: &Path, mut take: impl FnMut(Rows)) -> Result<StorePart, BadInput> {
     let wrong = |why: &dyn std::fmt::Display| wrong(file, why);
     let opened = regular_file::open(File::options().read(true), file).map_err(|error| wrong(&error))?;
@@ -356,7 +358,7 @@ fn each_page(file: &Path, mut take: impl FnMut(Rows)) -> Result<StorePart, BadIn
     }
 }
 
-/// What a backup file has, all of it read and checked.
+/// The content of a backup file, read and checked completely.
 struct Found {
     revision: Revision,
     sum: Sum,
@@ -378,24 +380,23 @@ async fn restore(args: &RestoreArgs) -> Result<()> {
     let to = Place::parse(&args.to, &args.etcd)?;
     let asked = args.with_volumes.as_ref();
     let volumes_at = asked.map(|place| volume_data::place(place.as_deref(), to.data_dir())).transpose()?;
-    // All of the file is checked before anything is written.
+    // Check the whole file before writing anything.
     let known = verify(&args.file)?;
     if known.data.is_none() && asked.is_some() {
-        return Err(wrong(&args.file, &"it has no data of volumes: it was made without --with-volumes").into());
+        return Err(
+            wrong(&args.file, &"it has no data of volumes, because it was created without --with-volumes").into()
+        );
     }
     if let Some(place) = &volumes_at {
         volume_data::check_empty(place)?;
     }
-    let mut strange = None;
+    let mut foreign = None;
     each_page(&args.file, |page| {
-        strange = strange.take().or_else(|| page.into_iter().find(|(key, row)| !is_ours(key, row)));
+        foreign = foreign.take().or_else(|| page.into_iter().find(|(key, row)| !is_ours(key, row)));
     })?;
-    if let Some((key, _)) = strange {
+    if let Some((key, _)) = foreign {
         let file = args.file.display();
-        return Err(BadInput(format!(
-            "the backup {file} cannot be used: no server of ours keeps what it has at {key:?}"
-        ))
-        .into());
+        return Err(BadInput(format!("cannot use the backup {file}: it has an invalid object at {key:?}")).into());
     }
     let mut filling = to.fill(known.revision + AHEAD).await?;
     let mut sum = Sum::default();
@@ -403,11 +404,11 @@ async fn restore(args: &RestoreArgs) -> Result<()> {
     let StorePart { rest, .. } = each_page(&args.file, |page| pages.push(page))?;
     let mut volumes = 0;
     for page in pages {
-        let page: Rows = page.into_iter().filter_map(|(key, row)| from_the_past(key, row, &mut volumes)).collect();
+        let page: Rows = page.into_iter().filter_map(|(key, row)| row_from_backup(key, row, &mut volumes)).collect();
         sum.add(&page);
         filling.add(page).await?;
     }
-    // Before the store is complete: a store that is served has its volumes.
+    // Restore the data before the store is complete, so that a server never serves volumes without their data.
     let data = match (&volumes_at, rest) {
         (Some(place), Some(rest)) => Some((place, volume_data::restore(rest, place).await?)),
         _ => None,
@@ -423,14 +424,14 @@ async fn restore(args: &RestoreArgs) -> Result<()> {
     known.volumes.print_missing(place.as_deref(), known.data.is_some() && data.is_none())?;
     if volumes > 0 {
         println!(
-            "Of its {volumes} volumes, those whose claims are gone are kept until you confirm their deletion: see docs/volumes.md."
+            "Of its {volumes} volumes, those without a claim are kept until you confirm their deletion: see docs/volumes.md."
         );
     }
     Ok(())
 }
 
-/// Whether a server may have written a row. Checksums hold for whatever a stranger writes, and a server that finds something else than an
-/// object of that name where it looks for one cannot do its work.
+/// Whether a server can have written a row. A valid checksum does not prove this, and a server cannot work if a key
+/// holds anything but an object of that name.
 fn is_ours(key: &str, row: &Row) -> bool {
     let Some(path) = key.strip_prefix('/') else { return false };
     let words: Vec<&str> = path.split('/').collect();
@@ -441,7 +442,7 @@ fn is_ours(key: &str, row: &Row) -> bool {
     let read = serde_json::from_slice::<object::Value>(&codec::finish(&row.value, row.modified));
     let Some(object) = read.ok().filter(object::Value::is_object) else { return false };
     match words[..] {
-        // What the server keeps for itself.
+        // The server's own data.
         ["mainstay", ..] => true,
         [_, _, namespace, name] => {
             object.text(&["metadata", "name"]) == name && object.text(&["metadata", "namespace"]) == namespace
@@ -451,11 +452,10 @@ fn is_ours(key: &str, row: &Row) -> bool {
     }
 }
 
-/// A row of a backup as it may come back. The world went on since: what volumes were known to be for, and what was about to be done to
-/// them, may be out of date, and nothing may be deleted because of it. So it is forgotten: which claims they served, that they are bound,
-/// that their deletion was confirmed, and the journal of calls to drivers. A volume whose claim is there is found to be bound again and is one like any other; another one
-/// is kept until the user confirms.
-fn from_the_past(key: Arc<str>, row: Row, volumes: &mut usize) -> Option<(Arc<str>, Row)> {
+/// A row of a backup, changed so that nothing is deleted by outdated knowledge. Dropped are: which claims a volume
+/// served, that it is bound, that its deletion was confirmed, and the journal of calls to drivers. A volume whose claim
+/// exists is bound again as usual; any other one is kept until the user confirms its deletion.
+fn row_from_backup(key: Arc<str>, row: Row, volumes: &mut usize) -> Option<(Arc<str>, Row)> {
     let journal = format!("/core/configmaps/{}/{}", runtime::csi::JOURNAL_NAMESPACE, runtime::csi::JOURNAL_NAME);
     if *key == *journal {
         return None;

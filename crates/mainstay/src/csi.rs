@@ -15,19 +15,19 @@ pub struct CsiArgs {
     /// Serve at this unix socket
     #[arg(long, env = "MAINSTAY_CSI_SOCKET", value_name = "PATH")]
     pub socket: PathBuf,
-    /// Keep the volumes in this directory, which one driver has for itself
+    /// Keep the volumes in this directory; only one driver may use it
     #[arg(long, env = "MAINSTAY_CSI_DIR", value_name = "DIR")]
     pub dir: PathBuf,
-    /// The driver's name, which StorageClasses name as their provisioner
+    /// The driver's name, which StorageClasses use as their provisioner
     #[arg(long, env = "MAINSTAY_CSI_NAME", default_value = DEFAULT_NAME, value_name = "NAME")]
     pub name: String,
-    /// The nodes that use volumes; the first is the one that the driver says it runs on
+    /// The nodes that use volumes; the first one is the node that the driver reports as its own
     #[arg(long, env = "MAINSTAY_CSI_NODES", default_value = "localhost", value_delimiter = ',', value_name = "NAME")]
     pub node: Vec<String>,
-    /// All volumes together are never larger than this [default: no limit worth the name, 1Ei]
+    /// The limit for the sum of all volume sizes [default: 1Ei, no limit in practice]
     #[arg(long, env = "MAINSTAY_CSI_CAPACITY", value_name = "SIZE")]
     pub capacity: Option<String>,
-    /// A place that has storage, as zone=a,rack=1; repeat it for more places (separated by ';' in the variable)
+    /// A topology segment that has storage, such as zone=a,rack=1; may be repeated (separated by ';' in the variable)
     #[arg(long, env = "MAINSTAY_CSI_TOPOLOGY", value_delimiter = ';', value_name = "SEGMENTS")]
     pub topology: Vec<String>,
     /// Parameters that a VolumeAttributesClass may set
@@ -39,16 +39,16 @@ pub struct CsiArgs {
         value_name = "NAME"
     )]
     pub mutable_parameter: Vec<String>,
-    /// Who must act before a volume is larger: controller, both, node, or never
+    /// Which service must act to expand a volume: controller, both, node, or never
     #[arg(long, env = "MAINSTAY_CSI_EXPANSION", default_value_t = Expansion::Controller, value_name = "WHO")]
     pub expansion: Expansion,
-    /// Want volumes attached to a node before they are used there
+    /// Require volumes to be attached to a node before they are used there
     #[arg(long, env = "MAINSTAY_CSI_ATTACH")]
     pub attach: bool,
-    /// Want volumes staged on a node before they are published there
+    /// Require volumes to be staged on a node before they are published there
     #[arg(long, env = "MAINSTAY_CSI_STAGE")]
     pub stage: bool,
-    /// For tests: fail, be late or lose answers as this JSON file orders; it is read again when it changes
+    /// For tests: fail, delay or lose responses as this JSON file orders; it is read again when it changes
     #[arg(long, env = "MAINSTAY_CSI_FAULTS", value_name = "FILE")]
     pub faults: Option<PathBuf>,
 }
@@ -70,16 +70,16 @@ pub async fn run(args: Box<CsiArgs>) -> Result<()> {
     println!("  endpoint  {}", serving.endpoint());
     println!("  volumes   {volumes} in {}", args.dir.display());
     if let Some(file) = &args.faults {
-        println!("  faults    on the orders in {}", file.display());
+        println!("  faults    as ordered in {}", file.display());
     }
-    println!("The driver serves; sizes are recorded, not enforced. Ctrl-C stops it.");
+    println!("The driver is ready; sizes are recorded, not enforced. Ctrl-C stops it.");
     signals.next().await;
     eprintln!("Stopping.");
     serving.stop().await;
     Ok(())
 }
 
-/// What the arguments say; the error is one sentence.
+/// Parses the arguments; the error is one sentence.
 fn options(args: &CsiArgs) -> Result<Options, String> {
     let mut options = Options {
         name: args.name.clone(),
@@ -92,7 +92,7 @@ fn options(args: &CsiArgs) -> Result<Options, String> {
     };
     if let Some(capacity) = &args.capacity {
         let size: Quantity =
-            capacity.parse().map_err(|_| format!("--capacity {capacity:?} is no size, such as 500Gi"))?;
+            capacity.parse().map_err(|_| format!("--capacity {capacity:?} is not a size such as 500Gi"))?;
         options.capacity_bytes = size.ceil();
     }
     for text in &args.topology {
@@ -100,14 +100,14 @@ fn options(args: &CsiArgs) -> Result<Options, String> {
             .split(',')
             .map(|part| part.trim().split_once('=').map(|(key, value)| (key.into(), value.into())))
             .collect();
-        let wrong = || format!("--topology {text:?} is not of the form key=value,key=value");
+        let wrong = || format!("--topology {text:?} must have the form key=value,key=value");
         options.places.push(segments.ok_or_else(wrong)?);
     }
     options.check()?;
     Ok(options)
 }
 
-/// People know sockets as endpoints too.
+/// Accepts a path or an endpoint (`unix:///path`).
 fn socket(given: &Path) -> &Path {
     given.to_str().and_then(|text| text.strip_prefix("unix://")).map_or(given, Path::new)
 }

@@ -1,4 +1,4 @@
-//! Figures and health of a process that serves no API: plain HTTP for Prometheus and for those who watch over it.
+//! Metrics and health checks of a process that serves no API, over plain HTTP.
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
@@ -18,20 +18,20 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Who says nothing for this long is cut off.
+/// A connection without a request for this long is closed.
 const HEADER_TIME_MAX: Duration = Duration::from_secs(15);
 
-/// Connections at once. An older one is closed for a new one beyond that, so that idle connections keep no probe out and the controllers
-/// keep their file descriptors.
+/// The limit of open connections. Beyond it the oldest one is closed for a new one, so that idle connections do not
+/// block probes and the controllers keep their file descriptors.
 const CONNECTIONS_MAX: usize = 128;
 
-/// What is served: the figures, and whether the process does its work.
+/// Serves the metrics, and whether the process does its work.
 pub struct Health {
     registry: Registry,
     hindrance: watch::Receiver<Hindrance>,
 }
 
-/// Why the process cannot do its work; `None` when it can.
+/// Why the process cannot do its work; `None` if it can.
 pub type Hindrance = Option<String>;
 
 impl Health {
@@ -55,7 +55,7 @@ impl Health {
                     drop(tokio::spawn(this.clone().connection(stream, shutdown.clone(), held)));
                 }
                 Err(error) => {
-                    // Mostly there are no file descriptors left. Wait before the next try instead of spinning.
+                    // Usually no file descriptors are left. Wait before the next try instead of spinning.
                     tracing::warn!(%error, "cannot accept a connection");
                     connections.close_one();
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -92,18 +92,18 @@ impl Health {
                 Some(why) => (503, text, why.clone()),
             },
             (&Method::GET | &Method::HEAD, _) => {
-                (404, text, "there are /metrics, /healthz, /livez and /readyz".to_owned())
+                (404, text, "unknown path; supported paths: /metrics, /healthz, /livez and /readyz".to_owned())
             }
-            _ => (405, text, "this is only for reading".to_owned()),
+            _ => (405, text, "only GET and HEAD are supported".to_owned()),
         };
         let built = Response::builder().status(code).header(http::header::CONTENT_TYPE, media);
-        built.body(Full::from(body)).expect("code and media type are ours, and good")
+        built.body(Full::from(body)).expect("the status code and the media type are valid")
     }
 
     fn figures(&self, format: Format) -> (u16, &'static str, String) {
         match format.write(&self.registry) {
             Ok(page) => (200, format.content_type(), page),
-            Err(error) => (500, "text/plain; charset=utf-8", format!("the metrics cannot be written: {error}")),
+            Err(error) => (500, "text/plain; charset=utf-8", format!("cannot encode the metrics: {error}")),
         }
     }
 }

@@ -1,7 +1,8 @@
-//! `mainstay kubeconfig`: the administrator's kubeconfig, or one for a user with a client certificate of its own.
+//! `mainstay kubeconfig`: the administrator's kubeconfig, or one for a user with their own client certificate.
 //!
-//! The CA's key is in the store. A stopped server's store is opened, and the certificate is signed here. A running server holds the lock of
-//! its store, so it is asked to sign, as the administrator and for a key that is made here: neither key leaves its process.
+//! The CA key is in the store. The store of a stopped server is opened, and the certificate is signed here. A running
+//! server holds the lock of its store, so it is requested to sign, as the administrator and for a key that is generated
+//! here: neither private key leaves its process.
 
 mod merge;
 mod yaml;
@@ -25,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use store::{OpenError, regular_file};
 
-/// Where a server listens that has left no kubeconfig.
+/// The URL of a server without a kubeconfig.
 const DEFAULT_URL: &str = "https://127.0.0.1:6443";
 
 #[derive(Debug, Args)]
@@ -33,29 +34,30 @@ pub struct KubeconfigArgs {
     /// The data directory of the server, which may run or not [default: mainstay in the user's data directory]
     #[arg(long, env = "MAINSTAY_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Ask the running server of this administrator's kubeconfig, and use no data directory
+    /// Request the certificate from the running server in this administrator's kubeconfig, without a data directory
     #[arg(long, env = "MAINSTAY_ADMIN_KUBECONFIG", value_name = "FILE")]
     pub admin_kubeconfig: Option<PathBuf>,
-    /// Make a client certificate for this user [default: the administrator, with its own certificate]
+    /// Create a client certificate for this user [default: the administrator, with the existing certificate]
     #[arg(long, env = "MAINSTAY_KUBECONFIG_USER", value_name = "NAME")]
     pub user: Option<String>,
-    /// Groups of the user; may be given several times
+    /// Groups of the user; may be repeated
     #[arg(long, env = "MAINSTAY_KUBECONFIG_GROUPS", value_name = "NAME", value_delimiter = ',', requires = "user")]
     pub group: Vec<String>,
-    /// How long the user's certificate is valid, such as 8h or 30d: from 10m to 365d, because it cannot be revoked [default: 8h]
+    /// How long the user's certificate is valid, such as 8h or 30d: from 10m to 365d, because it cannot be revoked
+    /// [default: 8h]
     #[arg(long = "for", env = "MAINSTAY_KUBECONFIG_FOR", value_name = "TIME", value_parser = duration, requires = "user")]
     pub lifetime: Option<Duration>,
-    /// Allow users and groups whose names begin with system:, such as system:masters, which may do everything
+    /// Allow names of users and groups that begin with system:, such as system:masters, which may do everything
     #[arg(long, env = "MAINSTAY_KUBECONFIG_ALLOW_SYSTEM_NAMES", requires = "user")]
     pub allow_system_names: bool,
-    /// The address of the server, for clients on other machines [default: as in the administrator's kubeconfig]
+    /// The server's address, for clients on other machines [default: as in the administrator's kubeconfig]
     #[arg(long, env = "MAINSTAY_KUBECONFIG_SERVER", value_name = "URL", value_parser = https)]
     pub server: Option<http::Uri>,
     /// The name of the cluster. The administrator's context has this name; a user's context is USER@NAME
     #[arg(long, env = "MAINSTAY_KUBECONFIG_NAME", default_value = "mainstay", value_name = "NAME")]
     pub name: String,
-    /// Merge cluster, user and context into this file, and keep all else in it [default: of $KUBECONFIG the first file that exists, or
-    /// ~/.kube/config]
+    /// Merge cluster, user and context into this file, and keep everything else in it [default: the first existing file
+    /// of $KUBECONFIG, or ~/.kube/config]
     #[arg(long, env = "MAINSTAY_KUBECONFIG_MERGE", value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub merge: Option<Option<PathBuf>>,
     /// With --merge: overwrite entries of the same names that belong to another server
@@ -69,10 +71,10 @@ pub struct KubeconfigArgs {
 pub async fn run(args: KubeconfigArgs) -> Result<()> {
     let request = request(&args)?;
     if args.name.trim().is_empty() {
-        return Err(BadInput("the name of the cluster is empty: give another with --name".to_owned()).into());
+        return Err(BadInput("the name of the cluster is empty: give one with --name".to_owned()).into());
     }
     if let Some(file) = args.output.as_deref().filter(|file| file.symlink_metadata().is_ok()) {
-        return Err(BadInput(format!("{} is there already: choose another file", file.display())).into());
+        return Err(BadInput(format!("{} already exists: choose another file", file.display())).into());
     }
     let place = Place::of(&args)?;
     let merge_at = args.merge.as_ref().map(|file| merge_target(file.as_deref(), &place.kubeconfig)).transpose()?;
@@ -101,7 +103,7 @@ pub async fn run(args: KubeconfigArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the user's certificate is to say; `None` for the administrator.
+/// The content of the user's certificate; `None` for the administrator.
 fn request(args: &KubeconfigArgs) -> Result<Option<CertificateRequest>, BadInput> {
     const DEFAULT_LIFETIME: Duration = Duration::from_secs(8 * 60 * 60);
     let Some(user) = &args.user else { return Ok(None) };
@@ -125,7 +127,7 @@ fn request(args: &KubeconfigArgs) -> Result<Option<CertificateRequest>, BadInput
 
 /// The server that the kubeconfig is for.
 struct Place {
-    /// `None` asks the running server.
+    /// `None` if the running server must sign.
     data_dir: Option<PathBuf>,
     /// The administrator's kubeconfig, which the server writes at each start.
     kubeconfig: PathBuf,
@@ -137,7 +139,7 @@ impl Place {
             return Ok(Place { data_dir: None, kubeconfig: kubeconfig.clone() });
         }
         let data_dir = args.data_dir.clone().or_else(paths::data_dir).ok_or_else(|| {
-            BadInput("there is no home directory: say where the server keeps its state with --data-dir".to_owned())
+            BadInput("there is no home directory: give the server's data directory with --data-dir".to_owned())
         })?;
         let record = Running::read(&data_dir).map(|record| record.kubeconfig);
         let kubeconfig = record.unwrap_or_else(|| data_dir.join("kubeconfig"));
@@ -181,7 +183,8 @@ impl Place {
         Ok((cluster, user))
     }
 
-    /// The certificates and keys in the store; `None` where a running server uses it, or where it is not in the data directory.
+    /// The certificates and keys in the store; `None` if a running server uses it, or if it is not in the data
+    /// directory.
     async fn identity(&self) -> Result<Option<Identity>> {
         let Some(data_dir) = self.data_dir.as_deref() else { return Ok(None) };
         if !crate::backend::store_dir(data_dir).is_dir() {
@@ -202,7 +205,7 @@ impl Place {
     }
 }
 
-/// What the administrator's kubeconfig says about its current context.
+/// The current context of the administrator's kubeconfig.
 struct Admin {
     cluster: Map<String, Value>,
     user: Map<String, Value>,
@@ -239,7 +242,7 @@ impl Admin {
     }
 }
 
-/// Has the running server sign a certificate for a new key.
+/// Requests the running server to sign a certificate for a new key.
 async fn ask_server(kubeconfig: &Path, request: &CertificateRequest) -> Result<Map<String, Value>> {
     let target = Target::find(Some(kubeconfig)).await?;
     let key = ClientKey::generate()?;
@@ -251,7 +254,7 @@ async fn ask_server(kubeconfig: &Path, request: &CertificateRequest) -> Result<M
     let asked = target.client.request_text(http::Request::post(uri).body(Vec::new())?).await;
     let certificate = asked.map_err(|error| match &error {
         kube::Error::Api(status) => {
-            BadInput(format!("the server at {} signs no certificate: {}", target.url, status.message))
+            BadInput(format!("the server at {} refuses to sign a certificate: {}", target.url, status.message))
         }
         error => BadInput(format!(
             "cannot ask the server at {} to sign a certificate: {}; start it, or name another with --data-dir or --admin-kubeconfig",
@@ -279,16 +282,16 @@ fn certificate_of(certificate_pem: &str, key_pem: &str) -> Map<String, Value> {
     fields.into_iter().map(|(field, pem)| (field.to_owned(), data(pem))).collect()
 }
 
-/// The file to merge into: the one given, or the one that kubectl would write to.
+/// The file to merge into: the given one, or the one that kubectl would write.
 fn merge_target(given: Option<&Path>, admin_kubeconfig: &Path) -> Result<PathBuf, BadInput> {
     let file = given.map_or_else(default_target, |file| Ok(file.to_owned()))?;
     let real = match (fs::canonicalize(&file), file.symlink_metadata()) {
         (Ok(real), _) => real,
         (Err(_), Err(_)) => file,
-        // Replacing the link would detach it from its target.
+        // Replacing the symbolic link would detach it from its target.
         (Err(error), Ok(_)) => {
             return Err(BadInput(format!(
-                "cannot follow the link {}: {error}; mend it, or give a file with --merge=FILE",
+                "cannot follow the link {}: {error}; correct it, or give a file with --merge=FILE",
                 file.display()
             )));
         }
@@ -314,16 +317,16 @@ fn default_target() -> Result<PathBuf, BadInput> {
     Ok(PathBuf::from(home).join(".kube/config"))
 }
 
-/// Merges and says what was done.
+/// Merges into a file; returns the message for the user.
 fn merge_into(file: &Path, entries: &Entries, replace: bool) -> Result<String> {
     if let Some(directory) = file.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         files::create_private_directory(directory)?;
     }
     let _lock = Lock::take(file)?;
-    let refused = |why: String| BadInput(format!("nothing is merged into {}: {why}", file.display()));
+    let refused = |why: String| BadInput(format!("cannot merge into {}: {why}", file.display()));
     let text = match regular_file::read_to_string(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        read => read.map_err(|error| refused(format!("it cannot be read: {error}")))?,
+        read => read.map_err(|error| refused(format!("cannot read it: {error}")))?,
     };
     let merged = entries.merge_into(&text, replace).map_err(refused)?;
     let mut told = String::new();
@@ -331,7 +334,10 @@ fn merge_into(file: &Path, entries: &Entries, replace: bool) -> Result<String> {
         if merge::has_comments(&text) {
             let copy = free_name(file);
             files::write_private(&copy, text.as_bytes())?;
-            told = format!(" Its comments are lost, as with kubectl config; {} is a copy from before.", copy.display());
+            told = format!(
+                " Its comments are lost, as with kubectl config; {} is a copy of the old file.",
+                copy.display()
+            );
         }
         files::write_private(file, merged.text.as_bytes())?;
     }
@@ -345,14 +351,14 @@ fn merge_into(file: &Path, entries: &Entries, replace: bool) -> Result<String> {
     Ok(format!("{done} {name} {into} {}.{told} {use_it}", file.display()))
 }
 
-/// A name beside the file that no file has.
+/// An unused file name next to the file.
 fn free_name(file: &Path) -> PathBuf {
     let name = |suffix: &str| PathBuf::from(format!("{}.bak{suffix}", file.display()));
     let mut names = std::iter::once(name("")).chain((1..).map(|number: u32| name(&format!(".{number}"))));
     names.find(|name| name.symlink_metadata().is_err()).expect("some number is free")
 }
 
-/// The lock that kubectl takes while it writes a kubeconfig.
+/// The lock file that kubectl also creates while it writes a kubeconfig.
 struct Lock(PathBuf);
 
 impl Lock {
@@ -373,12 +379,12 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.0) {
-            tracing::warn!(%error, file = %self.0.display(), "cannot remove the lock");
+            tracing::warn!(%error, file = %self.0.display(), "cannot remove the lock file");
         }
     }
 }
 
-/// Says what was done and what the user may do: on stdout, or beside a kubeconfig that is printed there.
+/// Prints what was done and what the user may do: to stdout, or to stderr if the kubeconfig is printed to stdout.
 fn tell(done: &str, request: Option<&CertificateRequest>) {
     let mut lines: Vec<String> = Some(done.to_owned()).filter(|done| !done.is_empty()).into_iter().collect();
     if let Some(request) = request {

@@ -1,7 +1,7 @@
 //! Log lines on stderr, as text or JSON.
 //!
-//! A level without a target is about Mainstay's own crates; its libraries log warnings and errors unless they are named. Warnings and
-//! errors that repeat are collapsed into one line with a count.
+//! A level without a target applies to Mainstay's own crates; libraries log warnings and errors unless they are named.
+//! Repeated warnings and errors are collapsed into one line with a count.
 
 mod line;
 mod repeats;
@@ -20,16 +20,16 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// The crates of this workspace that log.
 const OWN: [&str; 9] = ["mainstay", "server", "store", "runtime", "node", "csi", "object", "plan", "tree"];
-/// How often counts of repeated lines are looked at.
+/// How often the counts of repeated lines are checked.
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, Args)]
 pub struct LogArgs {
-    /// Log lines to print: off, error, warn, info, debug or trace; for single parts too, as in warn,server=debug,hyper=info.
-    /// At debug, server::requests logs each request
+    /// Log lines to print: off, error, warn, info, debug or trace; also per target, as in warn,server=debug,hyper=info.
+    /// The level debug of server::requests logs each request
     #[arg(long, env = "MAINSTAY_LOG", default_value = "warn", value_name = "LEVELS", value_parser = Levels::parse, global = true, help_heading = "Logging")]
     pub log_level: Levels,
-    /// The form of log lines
+    /// The format of log lines
     #[arg(
         long,
         env = "MAINSTAY_LOG_FORMAT",
@@ -44,7 +44,7 @@ pub struct LogArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
@@ -53,22 +53,22 @@ pub enum Format {
 pub struct Levels(Vec<(String, LevelFilter)>);
 
 impl Levels {
-    /// Reads a level, or a list of `target=level` with at most one level for all of Mainstay.
+    /// Parses a level, or a list of `target=level` with at most one level without a target.
     pub fn parse(text: &str) -> Result<Levels, String> {
         let mut base = LevelFilter::WARN;
         let mut named = Vec::new();
-        // An empty variable is one that is not set.
+        // An empty variable counts as not set.
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             match part.split_once('=') {
                 None => base = level(part)?,
                 Some((target, word)) if !target.trim().is_empty() => {
                     named.push((target.trim().to_owned(), level(word.trim())?))
                 }
-                Some(_) => return Err(format!("{part:?} names no part; write TARGET=LEVEL, as in server=debug")),
+                Some(_) => return Err(format!("{part:?} names no target; write TARGET=LEVEL, as in server=debug")),
             }
         }
         let libraries = ("".to_owned(), base.min(LevelFilter::WARN));
-        // The client logs each failed connection as an error; its caller reports the failure with the reason.
+        // kube's client logs each failed connection as an error; its caller reports the failure with the reason.
         let client = ("kube_client::client::builder".to_owned(), LevelFilter::OFF);
         let own = OWN.iter().map(|name| ((*name).to_owned(), base));
         Ok(Levels([libraries, client].into_iter().chain(own).chain(named).collect()))
@@ -88,14 +88,14 @@ fn level(word: &str) -> Result<LevelFilter, String> {
         "debug" => Ok(LevelFilter::DEBUG),
         "trace" => Ok(LevelFilter::TRACE),
         _ => Err(format!(
-            "there is no level {word:?}; use off, error, warn, info, debug or trace, or TARGET=LEVEL, as in server=debug"
+            "unknown log level {word:?}; use off, error, warn, info, debug or trace, or TARGET=LEVEL, as in server=debug"
         )),
     }
 }
 
 static OUTPUT: OnceLock<Arc<Output>> = OnceLock::new();
 
-/// Begins to log. Called once.
+/// Starts logging. Called once.
 pub fn start(args: &LogArgs) {
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let output = Arc::new(Output { format: args.log_format, colours, repeats: Mutex::default() });
@@ -109,7 +109,7 @@ pub fn start(args: &LogArgs) {
     });
 }
 
-/// Prints the counts of collapsed lines: all, or those whose time has passed.
+/// Prints the counts of collapsed lines: all, or those whose minute has passed.
 pub fn flush(all: bool) {
     let Some(output) = OUTPUT.get() else { return };
     let lines = output.repeats.lock().unwrap_or_else(PoisonError::into_inner).flush(Instant::now(), all);
@@ -128,7 +128,7 @@ impl Output {
             Format::Text => line.text(self.colours),
             Format::Json => line.json(),
         };
-        // There is no other place for the line where stderr is closed or full.
+        // If stderr is closed or full, the line is lost.
         drop(std::io::stderr().lock().write_all(text.as_bytes()));
     }
 }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_about_mainstay_and_libraries_are_named() {
+    fn a_level_applies_to_mainstay_unless_a_library_is_named() {
         let cases = [
             ("warn", "server::http", Level::WARN, true),
             ("warn", "server::http", Level::INFO, false),
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn unknown_levels_are_refused() {
         for (text, part) in
-            [("loud", "\"loud\""), ("server=loud", "\"loud\""), ("=debug", "names no part"), ("warn,,x", "\"x\"")]
+            [("loud", "\"loud\""), ("server=loud", "\"loud\""), ("=debug", "names no target"), ("warn,,x", "\"x\"")]
         {
             assert!(Levels::parse(text).unwrap_err().contains(part), "{text}");
         }

@@ -24,7 +24,7 @@ mod volume_data;
 
 use std::process::ExitCode;
 
-/// Objects are trees of small pieces: with the system's allocator a quarter of the time goes into making and dropping them.
+/// Objects are trees of small allocations: with the system's allocator they take a quarter of the CPU time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("mainstay: cannot start its threads: {error}");
+            eprintln!("mainstay: cannot start threads: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -66,11 +66,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// An error and its causes, each said once: some say their cause themselves.
+/// An error and its causes, without causes that an outer error already contains.
 fn sentence(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said.as_str() {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
         "" => cause,
-        _ if said.contains(&cause) => said,
-        _ => format!("{said}: {cause}"),
+        _ if text.contains(&cause) => text,
+        _ => format!("{text}: {cause}"),
     })
 }

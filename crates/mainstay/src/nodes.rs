@@ -13,40 +13,43 @@ use server::{Running, User};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Registering takes moments; who waits longer has a problem that the log tells of, and is not held up by it.
+/// How long to wait for the nodes to register. After that a warning is logged, and the start continues.
 const REGISTRATION_TIME_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 pub struct NodesArgs {
-    /// The API server and who we are there [default: $KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount]
+    /// The kubeconfig of the API server [default: $KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount]
     #[arg(long, env = "MAINSTAY_NODES_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// How many nodes
+    /// The number of nodes
     #[arg(long, env = "MAINSTAY_NODES_COUNT", default_value_t = 1, value_name = "N")]
     pub count: usize,
-    /// Names are this and a number
+    /// The prefix of node names; a number follows
     #[arg(long, env = "MAINSTAY_NODES_PREFIX", default_value = "simulated-", value_name = "TEXT")]
     pub prefix: String,
-    /// What each node has, where that is not plenty: cpu=8,memory=32Gi,pods=110
+    /// The capacity of each node, such as cpu=8,memory=32Gi,pods=110 [default: plenty]
     #[arg(long, env = "MAINSTAY_NODE_CAPACITY", default_value = "", value_name = "LIST", hide_default_value = true)]
     pub node_capacity: String,
-    /// Taints of new nodes, to keep real work away: key=value:NoSchedule
+    /// Taints of new nodes, to keep other pods away: key=value:NoSchedule
     #[arg(long, env = "MAINSTAY_NODES_TAINTS", value_name = "TAINT", value_delimiter = ',')]
     pub taint: Vec<String>,
-    /// Place the pods that name this scheduler; '' places none, where a real scheduler does
+    /// Schedule the pods that name this scheduler; '' schedules none, for clusters with a real scheduler
     #[arg(long, env = "MAINSTAY_NODES_SCHEDULER", default_value = "default-scheduler", value_name = "NAME")]
     pub scheduler_name: String,
 }
 
-/// The nodes alone, with the rights of whoever the kubeconfig names.
+/// Runs the nodes only, with the permissions of the kubeconfig's user.
 pub async fn run(args: Box<NodesArgs>) -> Result<()> {
-    // Bad input is refused before anybody is asked anything.
+    // Refuse bad input before any request.
     let setup = setup(args.count, &args.node_capacity).map_err(BadInput)?;
     let why = name::subdomain(&format!("{}0", args.prefix));
     if !why.is_empty() {
-        return Err(
-            BadInput(format!("--prefix {:?} does not begin names of nodes: {}", args.prefix, why.join("; "))).into()
-        );
+        return Err(BadInput(format!(
+            "--prefix {:?} is not a valid beginning of node names: {}",
+            args.prefix,
+            why.join("; ")
+        ))
+        .into());
     }
     let taints: Result<Vec<Value>, String> = args.taint.iter().map(|text| taint(text)).collect();
     let setup =
@@ -84,21 +87,21 @@ fn described(setup: &Setup) -> String {
     }
 }
 
-/// So many nodes with this capacity; the error is one sentence.
+/// The setup of this many nodes with this capacity; the error is one sentence.
 pub fn setup(count: usize, capacity: &str) -> Result<Setup, String> {
     let mut setup = Setup::new(count);
     for part in capacity.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let Some((resource, amount)) = part.split_once('=') else {
-            return Err(format!("node capacity {part:?} is not of the form resource=amount"));
+            return Err(format!("node capacity {part:?} must have the form resource=amount"));
         };
         if !name::qualified(resource).is_empty() {
-            return Err(format!("node capacity {part:?} names no resource: {resource:?} cannot be one"));
+            return Err(format!("node capacity {part:?} has an invalid resource name: {resource:?}"));
         }
         let parsed: Quantity = amount
             .parse()
-            .map_err(|_| format!("node capacity {part:?}: {amount:?} is no amount, such as 8 or 32Gi"))?;
+            .map_err(|_| format!("node capacity {part:?}: {amount:?} is not a quantity such as 8 or 32Gi"))?;
         if parsed.is_negative() {
-            return Err(format!("node capacity {part:?} is less than nothing"));
+            return Err(format!("node capacity {part:?} is negative"));
         }
         setup.capacity.insert(resource.to_owned(), parsed.to_string());
     }
@@ -106,10 +109,10 @@ pub fn setup(count: usize, capacity: &str) -> Result<Setup, String> {
     Ok(setup)
 }
 
-/// Reads `key=value:Effect` or `key:Effect`.
+/// Parses `key=value:Effect` or `key:Effect`.
 fn taint(text: &str) -> Result<Value, String> {
     let wrong =
-        || format!("taint {text:?} is not of the form key=value:Effect with NoSchedule, PreferNoSchedule or NoExecute");
+        || format!("taint {text:?} must have the form key=value:Effect with NoSchedule, PreferNoSchedule or NoExecute");
     let (rest, effect) = text.rsplit_once(':').ok_or_else(wrong)?;
     let (key, value) = rest.split_once('=').unwrap_or((rest, ""));
     let known = matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute");
@@ -119,16 +122,17 @@ fn taint(text: &str) -> Result<Value, String> {
     Ok(json!({"key": key, "value": value, "effect": effect}))
 }
 
-/// Starts the nodes of a server in this process beside its controllers, and waits until they have registered.
+/// Starts the nodes in the server's process, next to its controllers, and waits until they have registered.
 pub async fn start(setup: &Setup, beside: &runtime::Setup, running: &Running) -> Nodes {
     let mut nodes = begin(setup, beside, running, |local| kube::Client::new(local, "default"));
     if tokio::time::timeout(REGISTRATION_TIME_MAX, nodes.registered()).await.is_err() {
-        tracing::warn!("the simulated nodes take their time to register");
+        tracing::warn!("the simulated nodes have not registered yet; continuing without waiting");
     }
     nodes
 }
 
-/// The same without waiting. `client` makes the client of the scheduler and of the nodes; a leader's is fenced.
+/// The same without waiting. `client` creates the client of the scheduler and of the nodes; a leader's client is
+/// fenced.
 pub fn begin(
     setup: &Setup,
     beside: &runtime::Setup,
@@ -139,7 +143,8 @@ pub fn begin(
     Nodes::start(&setup, |identity| client(running.local(user(identity))))
 }
 
-/// The nodes are one user, because they are one process; a real node has a user of its own name, with rights to its own objects.
+/// All simulated nodes are one user, because they are one process. A real node has a user of its own, limited to its
+/// own objects.
 fn user(identity: Identity<'_>) -> User {
     match identity {
         Identity::Scheduler => User {
@@ -156,16 +161,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capacities_are_read_and_bad_ones_named() {
-        let setup = setup(2, "cpu=8, memory=32Gi,example.com/gpu=2").expect("it is good");
+    fn capacities_are_parsed_and_bad_ones_refused() {
+        let setup = setup(2, "cpu=8, memory=32Gi,example.com/gpu=2").expect("valid");
         assert_eq!(setup.capacity["cpu"], "8");
         assert_eq!(setup.capacity["example.com/gpu"], "2");
         assert!(setup.capacity.contains_key("pods"));
         for (text, part) in [
-            ("cpu", "is not of the form"),
-            ("cpu=many", "\"many\" is no amount"),
-            ("cpu=-1", "less than nothing"),
-            ("c p u=1", "names no resource"),
+            ("cpu", "must have the form"),
+            ("cpu=many", "\"many\" is not a quantity"),
+            ("cpu=-1", "is negative"),
+            ("c p u=1", "has an invalid resource name"),
             ("pods=100M", "addresses"),
         ] {
             let error = super::setup(1, text).err().unwrap_or_default();
@@ -174,11 +179,11 @@ mod tests {
     }
 
     #[test]
-    fn taints_are_read() {
+    fn taints_are_parsed() {
         assert_eq!(taint("a/b=c:NoSchedule"), Ok(json!({"key": "a/b", "value": "c", "effect": "NoSchedule"})));
         assert_eq!(taint("a:NoExecute"), Ok(json!({"key": "a", "value": "", "effect": "NoExecute"})));
         for bad in ["a", "a=b", "a=b:Never", "=b:NoSchedule", "a=b c:NoSchedule"] {
-            assert!(taint(bad).unwrap_err().contains("not of the form"), "{bad}");
+            assert!(taint(bad).unwrap_err().contains("must have the form"), "{bad}");
         }
     }
 }

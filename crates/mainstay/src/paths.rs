@@ -1,4 +1,4 @@
-//! Where things are kept when the user does not say.
+//! The default directories.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ pub fn data_dir() -> Option<PathBuf> {
     Some(base.join("mainstay"))
 }
 
-/// A place of this process's own, for what need not outlive it.
+/// A directory for files that exist only as long as this process.
 pub fn scratch_dir() -> PathBuf {
     std::env::temp_dir().join(format!("mainstay-{}", std::process::id()))
 }

@@ -1,4 +1,4 @@
-//! Which process serves a data directory or a port, for the message of a second start.
+//! Finds the process that uses a data directory or port, for the message of a second start.
 
 use serde::{Deserialize, Serialize};
 use server::authn::files;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 const FILE: &str = "running.json";
 
-/// What a server writes about itself into its data directory while it runs.
+/// A record that a running server writes into its data directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Running {
     pub pid: u32,
@@ -16,7 +16,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// What the data directory says. A killed process leaves its record, so the caller checks the process id.
+    /// Reads the record. A killed process leaves its record, so the caller must check the process id.
     pub fn read(data_dir: &Path) -> Option<Running> {
         let bytes = store::regular_file::read(&data_dir.join(FILE)).ok()?;
         serde_json::from_slice(&bytes).ok()
@@ -24,11 +24,11 @@ impl Running {
 
     pub fn write(&self, data_dir: &Path) {
         let path = data_dir.join(FILE);
-        // An older record would name another process. It can be removed on a full disk, too.
+        // Remove an old record, which would name another process. This works on a full disk too.
         Running::remove(data_dir);
         let text = serde_json::to_vec(self).expect("numbers and text are JSON");
         if let Err(error) = files::write_private(&path, &text) {
-            tracing::debug!(%error, "a second start cannot name this process");
+            tracing::debug!(%error, "cannot write the record of this process");
         }
     }
 
@@ -57,11 +57,11 @@ impl Running {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Listener {
     pub pid: u32,
-    /// Its program and subcommand. Further arguments may hold passwords.
+    /// Its program and subcommand. Further arguments may contain passwords.
     pub command: String,
 }
 
-/// The process that listens on the address's port. `None` where the system does not tell: not Linux, or another user's process.
+/// The process that listens on the address's port. `None` if unknown: not Linux, or another user's process.
 pub fn listener(address: SocketAddr) -> Option<Listener> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
     let inodes: Vec<String> = tables.iter().flat_map(|table| listening_inodes(table, address.port())).collect();
@@ -78,7 +78,7 @@ pub fn listener(address: SocketAddr) -> Option<Listener> {
     })
 }
 
-/// The name of the program and its first argument, of arguments that end with a NUL each.
+/// The name of the program and its first argument, from NUL-terminated arguments.
 fn short_command(arguments: &str) -> String {
     let mut words = arguments.split('\0').filter(|word| !word.is_empty());
     let program = words.next().unwrap_or("unknown");
@@ -89,7 +89,7 @@ fn short_command(arguments: &str) -> String {
     }
 }
 
-/// The inodes of the sockets that listen on a port, of a table as in /proc/net/tcp.
+/// The inodes of the sockets that listen on a port, from a table as in /proc/net/tcp.
 fn listening_inodes(table: &str, port: u16) -> Vec<String> {
     const LISTEN: &str = "0A";
     let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());

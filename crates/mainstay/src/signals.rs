@@ -1,11 +1,12 @@
-//! How the process is told to end: Ctrl-C, and what init systems send.
+//! The signals that stop the process: SIGINT (Ctrl-C), and SIGTERM from init systems.
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Listens from when it is made, so that it is made before anything is opened or said: what comes between two waits is heard by the second. (Who only
-/// listens while it waits loses that: once anybody has listened the system no longer ends the process by itself.)
+/// Catches signals from its creation on, so create it before opening or printing anything. A signal between two calls
+/// of [`Signals::next`] is returned by the second. Once a handler is installed the system no longer ends the process by
+/// itself.
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -19,7 +20,7 @@ impl Signals {
         })
     }
 
-    /// Waits until the process is told to end, since it was last told here.
+    /// Waits for a stop signal.
     pub async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
@@ -27,14 +28,14 @@ impl Signals {
         }
     }
 
-    /// Cancelled when the process is told to end.
+    /// A token that is cancelled by the next stop signal.
     pub fn stop(mut self) -> CancellationToken {
         let stop = CancellationToken::new();
-        let told = stop.clone();
+        let token = stop.clone();
         tokio::spawn(async move {
             self.next().await;
             eprintln!("Stopping.");
-            told.cancel();
+            token.cancel();
         });
         stop
     }

@@ -1,4 +1,5 @@
-//! Storage of `mainstay up`: the directory driver behind the class `standard`, and the CSI drivers that the user names.
+//! The storage of `mainstay up`: the directory driver with the class `standard`, and the CSI drivers of the flag
+//! `--csi`.
 
 use crate::cli::BadInput;
 use crate::paths;
@@ -17,21 +18,21 @@ use server::{Running, User};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The class of claims that name none.
+/// The class of claims without a class.
 const CLASS: &str = "standard";
-/// Volumes are compared with the driver's directory this often.
+/// How often PVs are compared with the driver's directory.
 const MONITOR_INTERVAL_S: u64 = 60;
 const DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
 
 #[derive(Debug, Args)]
 pub struct DriverArgs {
-    /// Serve the CSI driver at this socket, unix:///path; may be repeated, and options may follow: unix:///path?timeout=30
+    /// The endpoint of a CSI driver, unix:///path; may be repeated, and options may follow: unix:///path?timeout=30
     #[arg(long = "csi", env = "MAINSTAY_CSI", value_name = "ENDPOINT", value_delimiter = ',')]
     pub endpoints: Vec<String>,
 }
 
 impl DriverArgs {
-    /// The error is one sentence.
+    /// Parses the endpoints; the error is one sentence.
     pub fn parse(&self) -> Result<Vec<Endpoint>, BadInput> {
         self.endpoints.iter().map(|text| Endpoint::parse(text).map_err(BadInput)).collect()
     }
@@ -41,17 +42,17 @@ impl DriverArgs {
 pub struct Builtin {
     driver: Arc<DirectoryDriver>,
     serving: Serving,
-    /// What is only for this run.
+    /// The directory for files of this run only.
     scratch_dir: Option<PathBuf>,
 }
 
 impl Builtin {
-    /// Starts the driver where the server keeps its things, and makes its objects if they are not there.
-    /// `nodes` are the simulated nodes that use its volumes.
+    /// Starts the driver in the server's data directory, and creates its objects if they do not exist. `nodes` are the
+    /// simulated nodes that use its volumes.
     pub async fn start(place: &Place, running: &Running, nodes: &[String]) -> Result<Builtin> {
         let scratch_dir = || PathBuf::from(format!("{}-storage", paths::scratch_dir().display()));
         let beside = place.data_dir.as_ref().map(|directory| directory.join("csi.sock"));
-        // The address of a socket is short, and a data directory may be deep.
+        // A socket path has at most 107 bytes, and a data directory may be deeply nested.
         let beside = beside.filter(|socket| csi::Endpoint::parse(&socket.to_string_lossy()).is_ok());
         let scratch = (place.data_dir.is_none() || beside.is_none()).then(scratch_dir);
         if let Some(directory) = &scratch {
@@ -66,9 +67,11 @@ impl Builtin {
             options.nodes = nodes.to_vec();
         }
         let opened = tokio::task::spawn_blocking(move || DirectoryDriver::open(&volumes, options, Faults::default()));
-        let driver = opened.await.context("the directory driver broke down")?.context("no storage")?;
-        let serving = Serving::start(Arc::clone(&driver), &socket).await.context("no storage")?;
-        make_objects(running).await.context("the objects of the directory driver cannot be made")?;
+        let driver =
+            opened.await.context("the directory driver failed")?.context("cannot start the built-in storage")?;
+        let serving =
+            Serving::start(Arc::clone(&driver), &socket).await.context("cannot start the built-in storage")?;
+        make_objects(running).await.context("cannot create the objects of the directory driver")?;
         Ok(Builtin { driver, serving, scratch_dir: scratch })
     }
 
@@ -78,7 +81,7 @@ impl Builtin {
         Ok(endpoint)
     }
 
-    /// For simulated nodes: they start no pod on a volume that has no data.
+    /// For simulated nodes: they start no pod on a volume without data.
     pub fn volume_data(&self) -> Arc<dyn node::VolumeData> {
         Arc::new(VolumeData(self.driver.clone()))
     }
@@ -121,12 +124,12 @@ impl node::VolumeData for VolumeData {
         }
         Box::pin(async move {
             let asked = tokio::task::spawn_blocking(move || directory.problem(&handle)).await;
-            asked.unwrap_or_else(|error| Some(format!("the directory driver broke down: {error}")))
+            asked.unwrap_or_else(|error| Some(format!("the directory driver failed: {error}")))
         })
     }
 }
 
-/// What is there already is the user's, whatever it says.
+/// Creates the objects of the driver. Existing ones belong to the user and are not changed.
 async fn make_objects(running: &Running) -> Result<()> {
     let api = Api::new(kube::Client::new(running.local(User::apiserver()), "default"));
     let classes = Resource::new("storage.k8s.io/v1", "StorageClass", "storageclasses", false);

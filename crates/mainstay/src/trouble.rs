@@ -1,9 +1,7 @@
-//! Tells the user of `mainstay up` about trouble while it runs: sets that make no progress, nodes that are not ready, deleted volume
-//! data. One line each, repeated only after the object has recovered.
+//! Prints trouble while `mainstay up` runs: sets without progress, nodes that are not ready, deleted volume data. One line
+//! each, repeated only after the object has recovered.
 //!
-//! The reasons come from conditions and from the reasons of events, never from their messages.
-
-mod state;
+//! The reasons come from conditions and event reasons, never from message texts.
 
 use futures::StreamExt;
 use object::Value;
@@ -16,18 +14,18 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// How often waiting objects are looked at.
+/// How often waiting objects are checked.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// Of many objects in trouble at once, so many get a line of their own.
+/// How many objects get a line of their own at each check.
 const LINES_MAX: usize = 10;
-/// Events that are told: the reason, and the kind of the object.
+/// The events that are printed: reason, and kind of the object.
 const EVENTS: [(&str, &str); 3] = [
     ("VolumeDataDeleted", "PersistentVolume"),
     ("VolumeDataMissing", "PersistentVolume"),
     ("ClaimDeletedInUse", "StatefulSet"),
 ];
 
-/// Watches until `shutdown`. `stuck_after`: so long a set or node may make no progress.
+/// Prints trouble until `shutdown`. A set or node is reported after `stuck_after` without progress.
 pub async fn tell(api: Api, stuck_after: Duration, shutdown: CancellationToken) {
     let sets = Resource::new("apps/v1", "StatefulSet", "statefulsets", true);
     let nodes = Resource::new("v1", "Node", "nodes", false);
@@ -39,7 +37,7 @@ pub async fn tell(api: Api, stuck_after: Duration, shutdown: CancellationToken) 
         Box::pin(watcher::objects(&api, &events, Some(&selector)))
     });
     let mut told_events = futures::stream::select_all(told_events);
-    // Lines about events since the last tick, and how many more there were.
+    // Lines for events since the last tick, and how many more events there were.
     let (mut event_lines, mut more_events) = (Vec::new(), 0_usize);
     let mut tracker = Tracker::new(stuck_after);
     let mut ticks = tokio::time::interval(CHECK_EVERY);
@@ -90,7 +88,7 @@ fn note(change: Event<std::sync::Arc<Value>>, mut take: impl FnMut(&Value, bool)
     }
 }
 
-/// Writes one line with its time. The reader of stdout may be gone, and the server must not end because of that.
+/// Prints one line with its time. The reader of stdout may have closed it, and the server must not end because of that.
 fn say(line: &str) {
     let now = jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default();
     drop(writeln!(std::io::stdout(), "{now} {line}"));
@@ -99,12 +97,12 @@ fn say(line: &str) {
 fn last_seen(event: &Value) -> Option<jiff::Timestamp> {
     let fields: [&[&str]; 4] =
         [&["series", "lastObservedTime"], &["lastTimestamp"], &["eventTime"], &["metadata", "creationTimestamp"]];
-    // Events tell whole seconds.
+    // Event times are whole seconds.
     let second = jiff::SignedDuration::from_secs(1);
     fields.iter().find_map(|path| event.text(path).parse::<jiff::Timestamp>().ok()?.checked_add(second).ok())
 }
 
-/// The message begins with the object.
+/// The line for an event. Its message begins with the object.
 fn event_line(event: &Value) -> String {
     format!("{}: {}", event.text(&["reason"]), event.text(&["message"]))
 }
@@ -126,7 +124,8 @@ async fn worded(api: &Api, line: Line) -> String {
     }
 }
 
-/// Why a set without a telling condition makes no progress: its first pod that is not ready, or else its newest warning.
+/// Why a set without an explaining condition makes no progress: its first pod that is not ready, or else its newest
+/// warning.
 async fn reason(api: &Api, namespace: &str, name: &str, uid: &str) -> Result<Option<String>, ApiError> {
     let mut first: Option<std::sync::Arc<Value>> = None;
     let pods = Resource::new("v1", "Pod", "pods", true);

@@ -1,4 +1,4 @@
-//! `mainstay up`: everything in one process; `mainstay server`: the API alone.
+//! `mainstay up`: server, controllers and simulated nodes in one process. `mainstay server`: the API server only.
 
 use crate::announce::{self, Contents};
 use crate::backend::{self, Backend};
@@ -26,7 +26,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// The API alone: controllers run elsewhere, or not at all.
+/// Runs the API server only. Controllers run in other processes, or not at all.
 pub async fn run_server(args: ServingArgs) -> Result<()> {
     let started = Instant::now();
     let mut signals = Signals::listen()?;
@@ -44,7 +44,7 @@ pub async fn run_server(args: ServingArgs) -> Result<()> {
 pub async fn run(args: Box<UpArgs>) -> Result<()> {
     let started = Instant::now();
     let mut signals = Signals::listen()?;
-    // Bad input is refused before anything is opened or written.
+    // Refuse bad input before opening or writing anything.
     runtime::Controllers::check(&args.controllers, &runtime::NamespaceScope::default()).map_err(BadInput)?;
     let mut nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;
     let mut drivers = args.drivers.parse()?;
@@ -70,11 +70,11 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     });
     let shutdown = signals.stop();
     if matches!(place.backend, Backend::Etcd(_)) {
-        // Other processes may run on the same store.
+        // Other processes may use the same store.
         let trouble = introduce(&args, &place, &running, &setup, started, &shutdown).await;
         let election = election(&running, &setup);
         let lease = format!("{}/{}", election.namespace, election.name);
-        // All that a leader runs writes through a fenced client, so that none of it writes after the term.
+        // All that a leader runs writes through a fenced client, so that none of it writes after its term.
         let start = |term: &Term| {
             let fenced = |local| {
                 runtime::fenced_client::client(kube::Client::new(local, "default"), server::LEASE_HEADER, &lease, term)
@@ -85,7 +85,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
             }
         };
         if let Err(overdue) = election.lead(shutdown, tell, start).await {
-            eprintln!("mainstay: {overdue}; ending at once.");
+            eprintln!("mainstay: {overdue}; aborting.");
             std::process::abort();
         }
         trouble.await.context("the trouble reports broke down")?;
@@ -109,7 +109,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     Ok(())
 }
 
-/// Prints what is there and what to do next, and begins to watch for trouble.
+/// Prints the state of the store and the next commands, and starts the trouble reports.
 async fn introduce(
     args: &UpArgs,
     place: &Place,
@@ -133,7 +133,7 @@ async fn introduce(
     tokio::spawn(trouble::tell(api, args.report_stuck_after, shutdown.clone()))
 }
 
-/// What one process of a store does at a time.
+/// What the leader of a store runs.
 struct Work {
     controllers: runtime::Controllers,
     nodes: node::Nodes,
@@ -155,10 +155,10 @@ fn controllers(
         let user = authn::service_account_user("kube-system", name);
         client(name, running.local(user))
     });
-    started.expect("the list was checked at the start")
+    started.expect("the list of controllers was checked before")
 }
 
-/// The same lease as `mainstay controllers` takes, so that either works and never both.
+/// The lease of `mainstay controllers` too, so that either one works and never both.
 fn election(running: &Running, setup: &runtime::Setup) -> Election {
     Election {
         api: Api::new(kube::Client::new(running.local(User::apiserver()), "default")),
@@ -175,25 +175,27 @@ fn tell(standing: &Standing) {
         Standing::Asking => {}
         Standing::StandingBy { holder } => println!("Standing by: {holder} runs the controllers."),
         Standing::Leading(_) => println!("Leading: the controllers run."),
-        Standing::Lost(_) => eprintln!("mainstay: the lease was lost; the controllers stop until it is ours again."),
-        Standing::Unable { why, .. } => eprintln!("mainstay: the lease cannot be used: {why}; trying again."),
+        Standing::Lost(_) => {
+            eprintln!("mainstay: the lease was lost; the controllers stop until this process holds it again.")
+        }
+        Standing::Unable { why, .. } => eprintln!("mainstay: cannot use the lease: {why}; retrying."),
     }
 }
 
-/// Where a server keeps its things and where it is found.
+/// The addresses and directories of a server.
 pub struct Place {
     pub url: String,
-    /// Where it listens.
+    /// The address of the listener.
     pub address: SocketAddr,
     /// The names of the serving certificate.
     pub names: Vec<String>,
-    /// Whether the user gave some of these names.
+    /// Whether the user gave any of these names.
     pub has_extra_names: bool,
     pub kubeconfig: PathBuf,
-    /// Why the kubeconfig could not be written. The API is served without it: on a full disk reads must work.
+    /// Why the kubeconfig could not be written. The API is served without it, because reads must work on a full disk.
     pub kubeconfig_error: Option<FileError>,
     pub backend: Backend,
-    /// What is this server's own is here; `None` keeps nothing.
+    /// The directory for this server's own files; `None` with `--in-memory`.
     pub data_dir: Option<PathBuf>,
     scratch_dir: Option<PathBuf>,
     /// The certificate of the server's CA, in PEM.
@@ -201,7 +203,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Removes what was only for this run.
+    /// Removes files that are only for this run.
     fn clean(&self) {
         if let Some(directory) = &self.data_dir {
             Record::remove(directory);
@@ -224,7 +226,7 @@ async fn serve(args: &ServingArgs, signals: &mut Signals) -> Result<(Place, Runn
     let data_dir = backend::data_dir(args)?;
     let store = tokio::select! {
         store = backend.open() => store.map_err(|error| second_start(args, error))?,
-        () = signals.next() => return Err(anyhow::anyhow!("stopped before the store was open")),
+        () = signals.next() => return Err(anyhow::anyhow!("stopped by a signal before the store was open")),
     };
     let wanted = authn::serving_names(&args.listen.ip().to_string(), &args.tls_san);
     let older = data_dir.as_deref().filter(|_| matches!(backend, Backend::Directory(_)));
@@ -235,7 +237,7 @@ async fn serve(args: &ServingArgs, signals: &mut Signals) -> Result<(Place, Runn
     let kubeconfig = match (&args.kubeconfig, &data_dir, &scratch_dir) {
         (Some(path), ..) => path.clone(),
         (None, Some(directory), _) | (None, None, Some(directory)) => directory.join("kubeconfig"),
-        (None, None, None) => unreachable!("there is a scratch directory whenever nothing else is given"),
+        (None, None, None) => unreachable!("a scratch directory exists if no other is given"),
     };
     if let Some(directory) = &scratch_dir {
         authn::files::create_private_directory(directory)?;
@@ -276,7 +278,7 @@ async fn serve(args: &ServingArgs, signals: &mut Signals) -> Result<(Place, Runn
     Ok((place, running))
 }
 
-/// Names the server that runs already where that is why this one cannot start.
+/// Explains a failed start by the server that already runs, if that is the cause.
 fn second_start(args: &ServingArgs, error: anyhow::Error) -> anyhow::Error {
     let holder = match error.downcast_ref::<OpenError>() {
         Some(OpenError::InUse { holder, .. }) => *holder,
@@ -304,8 +306,8 @@ struct PortTaken {
 impl std::fmt::Display for PortTaken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let by = match &self.by {
-            Some(Listener { pid, command }) => format!("process {pid} ({command}) listens there"),
-            None => "another process listens there".to_owned(),
+            Some(Listener { pid, command }) => format!("process {pid} ({command}) uses that address"),
+            None => "another process uses that address".to_owned(),
         };
         write!(f, "cannot listen on {}: {by}; stop it, or choose another address with --listen", self.address)
     }

@@ -1,4 +1,4 @@
-//! The data of the built-in class's volumes in backups: part of the file when asked for, and counted when not.
+//! The data of the built-in class's volumes in backups: included on request, and otherwise counted.
 
 use crate::cli::BadInput;
 use anyhow::{Result, anyhow};
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::Rows;
 
-/// Named examples in a sentence.
+/// How many examples a message names.
 const EXAMPLES: usize = 3;
 
-/// The directory in a data directory where the built-in driver keeps volumes.
+/// The directory of the built-in driver's volumes in a data directory.
 pub fn directory(data_dir: &Path) -> PathBuf {
     data_dir.join("volumes")
 }
@@ -25,9 +25,9 @@ pub fn directory(data_dir: &Path) -> PathBuf {
 /// The PVs of a store.
 #[derive(Default)]
 pub struct Volumes {
-    /// The handles of the directory driver.
+    /// The handles of the directory driver's volumes.
     builtin: BTreeSet<String>,
-    /// PVs of other CSI drivers.
+    /// The number of PVs of other CSI drivers.
     others: usize,
 }
 
@@ -35,7 +35,7 @@ impl Volumes {
     pub fn add(&mut self, page: &Rows) {
         for (_, row) in page.iter().filter(|(key, _)| key.starts_with("/core/persistentvolumes/")) {
             let read = serde_json::from_slice::<Value>(&server::codec::finish(&row.value, row.modified));
-            // A row that is no object is refused or reported elsewhere.
+            // A row that is not an object is refused or reported elsewhere.
             let Ok(volume) = read else { continue };
             match volume.text(&["spec", "csi", "driver"]) {
                 "" => {}
@@ -89,7 +89,7 @@ impl Volumes {
         );
         if is_in_backup {
             println!(
-                "The backup has data of volumes: to have it as well, restore into another place with --with-volumes."
+                "The backup has data of volumes: to restore it too, restore into another place with --with-volumes."
             );
         }
         Ok(())
@@ -106,7 +106,7 @@ fn list(handles: &[&str]) -> String {
     format!("{} volumes ({named}{more})", handles.len())
 }
 
-/// Where the driver's directory is: as the user says, or in the data directory.
+/// The driver's directory: as given, or in the data directory.
 pub fn place(asked: Option<&Path>, data_dir: Option<&Path>) -> Result<PathBuf, BadInput> {
     match (asked, data_dir) {
         (Some(asked), _) => Ok(asked.to_owned()),
@@ -131,7 +131,7 @@ pub async fn append(place: &Path, file: &File) -> Result<Summary> {
     Ok(writing.await.map_err(|error| anyhow!("writing the volumes' data failed: {error}"))??)
 }
 
-/// Refuses a place where there are volumes, before anything is written.
+/// Refuses a directory that has volumes, before anything is written.
 pub fn check_empty(place: &Path) -> Result<()> {
     match archive::ids(place)?.is_empty() {
         true => Ok(()),
@@ -139,7 +139,7 @@ pub fn check_empty(place: &Path) -> Result<()> {
     }
 }
 
-/// Makes the volumes of a backup at a place where there are none.
+/// Restores the volumes of a backup into a directory without volumes.
 pub async fn restore(from: impl Read + Send + 'static, place: &Path) -> Result<Summary> {
     let place = place.to_owned();
     let from = Stoppable { to: from, stopped: Arc::default() };
@@ -152,24 +152,24 @@ pub async fn restore(from: impl Read + Send + 'static, place: &Path) -> Result<S
     })
 }
 
-/// What follows the store in a backup file: the data of volumes, or nothing. The error says what is wrong.
+/// Whether the data of volumes follows the store in a backup file. The error says what is wrong.
 pub fn follows(rest: &mut impl Read) -> Result<bool, String> {
     let mut magic = Vec::new();
     rest.by_ref().take(archive::MAGIC.len() as u64).read_to_end(&mut magic).map_err(|error| error.to_string())?;
     match &magic[..] {
         b"" => Ok(false),
         magic if magic == archive::MAGIC => Ok(true),
-        magic if archive::MAGIC.starts_with(magic) => Err("it is not whole: its end is missing".to_owned()),
-        _ => Err("it is damaged: something follows its end".to_owned()),
+        magic if archive::MAGIC.starts_with(magic) => Err("it is incomplete: its end is missing".to_owned()),
+        _ => Err("it is damaged: there is data after its end".to_owned()),
     }
 }
 
-/// Prints what was written or made, and what was not.
+/// Prints what was written or restored, and what was left out.
 pub fn print(done: &str, place: &Path, summary: &Summary) {
     println!("{done} the data of volumes in {}: {summary}.", place.display());
     if summary.changed > 0 {
         println!(
-            "{} files changed while they were read. For a copy of one moment, scale the StatefulSets to 0 before.",
+            "{} files changed while they were read. For a consistent copy, scale the StatefulSets to 0 first.",
             summary.changed
         );
     }
@@ -178,7 +178,7 @@ pub fn print(done: &str, place: &Path, summary: &Summary) {
     }
 }
 
-/// A file whose reader or writer ends with an error when nobody waits for it any more: a blocking task cannot be cancelled.
+/// A reader or writer that fails once its task is no longer awaited: a blocking task cannot be cancelled.
 struct Stoppable<T> {
     to: T,
     stopped: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! Other clients than kubectl: the Python kubernetes client, and a controller written with kube-rs.
+//! Clients other than kubectl: the Python kubernetes client, and a controller written with kube-rs.
 
 mod support;
 
@@ -22,7 +22,7 @@ use support::{Cluster, PATIENCE, program, shared_cluster};
 #[test]
 fn the_python_client_works() {
     let Some(python) = python() else { return };
-    // It counts the changes of its own pods and sets: nobody else may write them.
+    // The script counts the changes of its own pods and sets, so no controller may write them.
     let quiet = ["--nodes=0", "--controllers=*,-statefulset-controller"];
     let cluster = Cluster::start_with(support::Place::InMemory, &quiet);
     let mut command = Command::new(python);
@@ -33,7 +33,7 @@ fn the_python_client_works() {
     assert_eq!(said.out.matches("\nok ").count(), 9, "every part ran: {said}");
 }
 
-/// A Python that has the kubernetes client.
+/// A Python with the kubernetes client.
 fn python() -> Option<String> {
     let python = std::env::var("MAINSTAY_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let found = Command::new(&python).args(["-c", "import kubernetes"]).output();
@@ -43,7 +43,7 @@ fn python() -> Option<String> {
     }
 }
 
-/// Runs a test against the shared server within the time that tests have.
+/// Runs a test against the shared server with the usual timeout.
 fn against_a_server<F: Future<Output = ()>>(test: impl FnOnce(Client) -> F) {
     let cluster = shared_cluster();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -59,7 +59,7 @@ async fn client(cluster: &Cluster) -> Client {
     Client::try_from(config.expect("the kubeconfig is right")).expect("its certificates too")
 }
 
-/// A namespace of the test's own.
+/// A namespace for the test.
 async fn space(client: &Client, name: &str) -> String {
     let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());
     let namespace = k8s_openapi::api::core::v1::Namespace {
@@ -78,7 +78,7 @@ fn map(name: &str, value: &str) -> ConfigMap {
     }
 }
 
-/// Only what tests made: each namespace has a map of its own from the start.
+/// Only maps that tests created: each namespace has a map from the start.
 fn ours() -> watcher::Config {
     watcher::Config::default().fields("metadata.name!=kube-root-ca.crt")
 }
@@ -132,7 +132,7 @@ fn a_reflector_with_streaming_lists_mirrors_the_server() {
     });
 }
 
-/// What the example controller wants: a Secret for each ConfigMap, owned by it.
+/// The child of the example controller: a Secret for each ConfigMap, owned by it.
 async fn reconcile(source: Arc<ConfigMap>, client: Arc<Client>) -> Result<Action, kube::Error> {
     let namespace = source.namespace().unwrap_or_default();
     let secrets: Api<Secret> = Api::namespaced(Client::clone(&client), &namespace);
@@ -174,7 +174,7 @@ fn a_controller_keeps_its_children_as_wanted() {
         let made = until(|event| matches!(event, Event::Apply(_) | Event::InitApply(_))).await;
         let (Event::Apply(first) | Event::InitApply(first)) = made else { unreachable!("that was the condition") };
         assert_eq!(value(&first).as_deref(), Some("1"));
-        // Taken away by hand, it comes back; deleted with its owner, it stays away.
+        // Deleted by a user, the Secret is created again; deleted with its owner, it is not.
         secrets.delete("wanted", &DeleteParams::default()).await.expect("deleted");
         until(|event| matches!(event, Event::Delete(_))).await;
         let Event::Apply(second) = until(|event| matches!(event, Event::Apply(_))).await else { unreachable!() };
@@ -185,7 +185,7 @@ fn a_controller_keeps_its_children_as_wanted() {
     });
 }
 
-/// One of several that want to lead, as client-go's leader election does it: a Lease, written only as it was read.
+/// A candidate of an election as client-go implements it: a Lease, written only in the version that was read.
 struct Candidate {
     name: &'static str,
     leases: Api<Lease>,
@@ -194,7 +194,7 @@ struct Candidate {
 const LEASE_SECONDS: i32 = 15;
 
 impl Candidate {
-    /// Whether it leads after trying at this time.
+    /// Tries at this time; returns whether the candidate leads.
     async fn try_to_lead(&self, now: jiff::Timestamp) -> bool {
         let spec = LeaseSpec {
             holder_identity: Some(self.name.to_owned()),
@@ -215,7 +215,7 @@ impl Candidate {
         };
         match written {
             Ok(_) => true,
-            // Another one was faster.
+            // Another candidate was faster.
             Err(kube::Error::Api(status)) if status.code == 409 => false,
             Err(error) => panic!("{}: {error}", self.name),
         }
@@ -245,7 +245,7 @@ fn a_lease_elects_one_leader_at_a_time() {
         assert_eq!(first.len(), 1, "they all tried at once");
         assert_eq!(leaders(10).await, first, "it renews, the others wait");
         assert_eq!(leaders(20).await, first);
-        // All but the leader go on; when its lease ran out, exactly one of them follows.
+        // All but the leader continue; when its lease has expired, exactly one of them leads.
         let others: Vec<&Candidate> = candidates.iter().filter(|one| one.name != first[0]).collect();
         let tries = async |seconds: i64| {
             let tries = others.iter().map(|candidate| candidate.try_to_lead(at(seconds)));

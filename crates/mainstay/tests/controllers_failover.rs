@@ -1,4 +1,4 @@
-//! Two real processes of controllers on one server: one works at a time, whatever happens to them.
+//! Two processes of controllers on one server: one works at a time, whatever happens to them.
 
 mod support;
 
@@ -19,7 +19,7 @@ spec:
     spec: {containers: [{name: main, image: x}]}
 "#;
 
-/// A lease of three seconds.
+/// A lease of 3 s.
 const QUICK: [&str; 6] = [
     "--leader-elect-lease-duration",
     "3s",
@@ -44,7 +44,7 @@ fn pods(kubectl: &Kubectl, set: &str) -> String {
     kubectl.ok(&format!("get pods -l app={set} -o name"))
 }
 
-/// A clean stop hands over at once, long before the lease would have been over.
+/// A clean stop releases the lease at once, long before it would expire.
 #[test]
 fn a_clean_stop_hands_over_at_once() {
     let cluster = Arc::new(Cluster::start_server(Place::InMemory));
@@ -61,8 +61,8 @@ fn a_clean_stop_hands_over_at_once() {
     kubectl.until("get pods -l app=after -o name", |pods| pods.contains("pod/after-0"));
 }
 
-/// A crash is made good within the lease time. A leader that was frozen for longer than its lease writes nothing when it wakes up, also
-/// where nobody else would notice; it stands for election again.
+/// After a crash another process leads within the lease time. A leader that was frozen for longer than its lease writes
+/// nothing when it resumes, even if no other write conflicts; it takes part in the election again.
 #[test]
 fn a_crashed_leader_is_replaced_and_a_frozen_one_is_fenced() {
     let cluster = Arc::new(Cluster::start_server(Place::InMemory));
@@ -75,7 +75,7 @@ fn a_crashed_leader_is_replaced_and_a_frozen_one_is_fenced() {
     third.line_with(&["Standing by"]);
     let start = Instant::now();
     first.kill();
-    // Either of the two may be the next.
+    // Either of the two may be next.
     let holder = kubectl.until("get lease quick -n kube-system -o jsonpath={.spec.holderIdentity}", |holder| {
         is(&second, holder) || is(&third, holder)
     });
@@ -87,13 +87,13 @@ fn a_crashed_leader_is_replaced_and_a_frozen_one_is_fenced() {
 
     leader.pause();
     other.line_with(&["Leading"]);
-    // Nobody is left to do this set's work: whatever happens to it now is done by the one that wakes up.
+    // No other process works on this set: whatever happens to it now is done by the process that resumes.
     other.pause();
     create(&kubectl, "two");
     leader.resume();
     leader.line_with(&["the lease", "controllers stop"]);
     assert_eq!(pods(&kubectl, "two"), "", "the old leader wrote after its term");
-    // It waits for the new leader's lease to be over, and then leads again, in a new term.
+    // It waits until the new leader's lease expires, and then leads again, in a new term.
     leader.line_with(&["Leading"]);
     kubectl.until("get pods -l app=two -o name", |pods| pods.contains("pod/two-0"));
     other.resume();
@@ -102,7 +102,7 @@ fn a_crashed_leader_is_replaced_and_a_frozen_one_is_fenced() {
     assert_eq!(terms, "3", "four terms");
 }
 
-/// Whether a holder of the lease is this process, as it introduced itself.
+/// Whether a holder of the lease is this process, by the identity that it printed.
 fn is(process: &Running, holder: &str) -> bool {
     !holder.is_empty() && process.said().iter().any(|line| line.contains("lease") && line.ends_with(holder))
 }

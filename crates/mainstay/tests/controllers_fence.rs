@@ -1,4 +1,4 @@
-//! A write of a leader that is on its way when the term ends, and arrives after it.
+//! A write that a leader sent before its term ended, and that arrives afterwards.
 
 mod support;
 
@@ -8,15 +8,15 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
 use support::{Cluster, Controllers, Place, kubectl_on};
 
-/// A road to a server on which everything that is sent to the server can be held up. What was sent arrives in the end, also when its sender is
-/// gone by then.
+/// A proxy to a server that can delay everything that is sent to the server. What was sent arrives in the end, even if
+/// its sender has ended.
 #[derive(Clone, Default)]
 struct Road {
     closed: Arc<(Mutex<bool>, Condvar)>,
 }
 
 impl Road {
-    /// The road, and its near end.
+    /// The proxy, and its address.
     fn to(server: &str) -> (Road, String) {
         let road = Road::default();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -34,17 +34,17 @@ impl Road {
         let (mut near_out, mut near_in) = (near.try_clone().expect("a handle"), near);
         let (mut far_out, mut far_in) = (far.try_clone().expect("a handle"), far);
         let (send, sent) = channel();
-        // What is sent is taken at once, so that it does not get lost with its sender.
+        // Read everything at once, so that it does not get lost with its sender.
         std::thread::spawn(move || each(&mut near_out, |bytes| drop(send.send(bytes.to_vec()))));
         let road = self.clone();
         std::thread::spawn(move || {
             for bytes in sent {
                 road.wait();
-                // A server that ends a connection does not want the rest.
+                // A server that closes a connection does not read the rest.
                 drop(far_in.write_all(&bytes));
             }
         });
-        // Answers are read in any case, or the server would wait for somebody to do so.
+        // Always read responses, or the server would block.
         std::thread::spawn(move || each(&mut far_out, |bytes| drop(near_in.write_all(bytes))));
     }
 
@@ -74,7 +74,7 @@ fn set(name: &str) -> String {
     .to_string()
 }
 
-/// The server refuses what comes after the term, whatever the sender thought when it was sent.
+/// The server refuses writes that arrive after the term, whenever they were sent.
 #[test]
 fn a_write_that_arrives_after_its_term_is_refused() {
     let cluster = Arc::new(Cluster::start_server(Place::InMemory));
@@ -83,19 +83,19 @@ fn a_write_that_arrives_after_its_term_is_refused() {
     let mut config = kubectl.value("config view --raw -o json");
     config["clusters"][0]["cluster"]["server"] = near.into();
     let by_road = cluster.write("by-road", &config.to_string());
-    // Time enough for a busy machine to send the one write before the term is over by the sender's own clock.
+    // Long enough for a busy machine to send the write before the term ends by the sender's own clock.
     let times = ["--leader-elect-lease-duration", "6s", "--leader-elect-renew-deadline", "5s"];
     let first: Vec<&str> = [&["--controllers", "statefulset-controller"][..], &times].concat();
     let mut first = Controllers::start(&cluster, by_road.as_ref(), &first);
     first.program.line_with(&["Leading"]);
     kubectl.create(&set("one"));
     kubectl.until("get pods -o name", |pods| pods.contains("pod/one-0"));
-    // The next leader does nothing about sets: whatever is written about them comes from the first.
+    // The next leader runs no StatefulSet controller: everything written about sets comes from the first.
     let second: Vec<&str> = [&["--controllers", "state-metrics"][..], &times].concat();
     let mut second = Controllers::start(&cluster, &cluster.kubeconfig, &second);
     second.program.line_with(&["Standing by"]);
 
-    // It hears of another set and acts: its first write is the set's revision.
+    // The leader receives another set: its first write is the set's revision.
     road.set(true);
     kubectl.create(&set("two"));
     second.program.line_with(&["Leading"]);
@@ -106,7 +106,7 @@ fn a_write_that_arrives_after_its_term_is_refused() {
         let count = figures.lines().find_map(|found| found.split_once(&line).map(|(_, count)| count.to_owned()));
         count.map_or(0, |count| count.parse::<u64>().expect("a number"))
     };
-    assert_eq!((written(201), written(409)), (1, 0), "the road is closed");
+    assert_eq!((written(201), written(409)), (1, 0), "the proxy delays writes");
     road.set(false);
     kubectl.until("get --raw /metrics", |_| written(201) + written(409) > 1);
     assert_eq!((written(201), written(409)), (1, 1), "the write of the old term");

@@ -68,7 +68,7 @@ async fn sizes(driver: &Driver) -> BTreeMap<String, i64> {
 }
 
 #[tokio::test]
-async fn it_serves_stops_cleanly_and_finds_its_volumes_again() {
+async fn volumes_survive_a_clean_stop() {
     let place = Place::new();
     let running = place.start(&["--name", "other.example.com", "--capacity", "1Ti", "--topology", "zone=a"]);
     let driver = place.driver();
@@ -79,7 +79,7 @@ async fn it_serves_stops_cleanly_and_finds_its_volumes_again() {
     running.terminate();
     let (status, lines) = running.finish();
     assert!(status.success() && lines.iter().any(|line| line == "Stopping."), "{status} {lines:?}");
-    assert!(!place.socket().exists(), "the socket is gone");
+    assert!(!place.socket().exists(), "the socket is removed");
     let mut again = Running::start(place.command(&[]));
     again.line_with(&["volumes", "1 in"]);
     driver.wait_until_ready().await;
@@ -87,7 +87,7 @@ async fn it_serves_stops_cleanly_and_finds_its_volumes_again() {
 }
 
 #[test]
-fn a_socket_and_a_directory_have_one_driver_and_the_dead_hold_neither() {
+fn a_socket_and_a_directory_have_one_driver_and_a_killed_one_blocks_neither() {
     let place = Place::new();
     let first = place.start(&[]);
     let refused = |said: Said, expected: &str| {
@@ -98,10 +98,10 @@ fn a_socket_and_a_directory_have_one_driver_and_the_dead_hold_neither() {
     refused(run(place.command(&[]), ""), "another driver serves the directory");
     let mut elsewhere = mainstay(place.root.path());
     elsewhere.args(["csi", "--dir"]).arg(place.root.path().join("other")).arg("--socket").arg(place.socket());
-    refused(run(elsewhere, ""), "something serves at");
+    refused(run(elsewhere, ""), "another process serves the socket");
     first.kill();
     first.finish();
-    assert!(place.socket().exists(), "a killed program leaves its socket");
+    assert!(place.socket().exists(), "a killed program leaves its socket file");
     drop(place.start(&[]));
 }
 
@@ -113,7 +113,7 @@ fn bad_input_gets_one_line_and_code_2() {
     let file = file.to_str().unwrap();
     let cases: [(&[&str], &str); 8] = [
         (&["--capacity", "much"], "--capacity \"much\" is no size"),
-        (&["--capacity", "0"], "capacity is not more than nothing"),
+        (&["--capacity", "0"], "capacity must be greater than 0"),
         (&["--topology", "zone"], "--topology \"zone\" is not of the form"),
         (&["--name", "under_score"], "driver name \"under_score\""),
         (&["--expansion", "sometimes"], "is not one of controller, both, node, never"),
@@ -132,7 +132,7 @@ fn bad_input_gets_one_line_and_code_2() {
     assert_eq!(run(command, "").code(), 2);
     let mut command = mainstay(place.root.path());
     command.args(["csi", "--socket", "/no/such/directory/csi.sock", "--dir"]).arg(place.dir());
-    assert!(run(command, "").failed().contains("cannot serve at /no/such/directory/csi.sock"));
+    assert!(run(command, "").failed().contains("cannot serve the socket /no/such/directory/csi.sock"));
     let help = run(place.command(&["--help"]), "").succeeded();
     assert!(help.contains("--faults") && help.contains("MAINSTAY_CSI_SOCKET"), "{help}");
 }
@@ -154,16 +154,16 @@ async fn faults_come_from_a_file_that_may_change() {
     assert_eq!(failure.to_string(), "rpc error: code = FailedPrecondition desc = no");
 }
 
-/// What must be of a volume after the answers that its caller got.
+/// The state of a volume, as far as known from the responses to its caller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
     Bytes(i64),
-    /// A call about it is under way: it may be either.
+    /// A call for it has no response yet: it may exist or not.
     Open,
     Gone,
 }
 
-/// `kill -9` in the midst of many calls: what was acknowledged is there, what was deleted is not, and nothing is torn.
+/// `kill -9` during many calls: acknowledged volumes exist, deleted ones do not, and no record is damaged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledged_volumes_survive_a_kill_at_any_moment() {
     let place = Place::new();
@@ -191,7 +191,7 @@ async fn acknowledged_volumes_survive_a_kill_at_any_moment() {
 
 type Answers = tokio::sync::mpsc::UnboundedSender<(String, Fate)>;
 
-/// Four callers at once; the program is killed as soon as it gave so many answers.
+/// Four concurrent callers; the program is killed after this many responses.
 async fn work_until(driver: &Driver, round: usize, answers: usize, kill: impl FnOnce()) -> Vec<(String, Fate)> {
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let mut callers = tokio::task::JoinSet::new();

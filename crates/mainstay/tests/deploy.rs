@@ -1,10 +1,11 @@
-//! The manifests in `deploy/` say what the controllers and the nodes need, neither more nor less, and the page about them is complete.
+//! The manifests in `deploy/` grant what the controllers and the nodes need, no more and no less, and their page is
+//! complete.
 
 use server::authz::Rule;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Set it to write the manifest anew, after a controller or its rights changed.
+/// If set, the test writes the manifest again, after a change of a controller or its permissions.
 const UPDATE: &str = "UPDATE_MANIFESTS";
 
 const BEFORE: &str = r#"# What `mainstay controllers` needs in a Kubernetes cluster: a ServiceAccount, its rights, and the rights to its Lease.
@@ -167,7 +168,7 @@ fn the_rights_in_one_namespace_are_exactly_those_in_the_manifest() {
     in_step("deploy/namespace.yaml", &format!("{IN_NAMESPACE}{here}{OF_VOLUMES}{everywhere}"));
 }
 
-/// What a rule allows of what is in no namespace, or of what is in one.
+/// The permissions of a rule on cluster-scoped objects, or on namespaced ones.
 fn part_of(rule: &Rule, of_cluster: bool) -> Option<Rule> {
     let kinds = object::kind::Kinds::builtin();
     let is_of_cluster = |resource: &String| {
@@ -192,7 +193,7 @@ fn in_step(manifest: &str, expected: &str) {
     );
 }
 
-/// The Deployment uses the account and rights of the other manifest, and asks for controllers that there are.
+/// The Deployment uses the account and permissions of the other manifest, and names existing controllers.
 #[test]
 fn the_deployment_fits_the_rights_and_the_program() {
     let read = |name: &str| std::fs::read_to_string(root().join("deploy").join(name)).expect("the manifest is there");
@@ -279,7 +280,7 @@ fn the_rights_of_the_nodes_are_exactly_those_in_the_manifest() {
     let of_verb = |verb: &str| Rule { verbs: vec![verb.to_owned()], ..lease.clone() };
     let mut expected = NODES.to_owned();
     for verb in &lease.verbs {
-        // The name of an object that is created is not part of what RBAC sees.
+        // RBAC does not see the name of an object that is being created.
         let names = if verb == "create" { Vec::new() } else { names.clone() };
         expected.push_str(&yaml(&Rule { names, ..of_verb(verb) }));
     }

@@ -1,5 +1,5 @@
-//! A real server while its etcd is away or does not answer: what clients are told, and that all goes on by itself.
-//! `docs/operating.md` has the table.
+//! A server while its etcd is down or does not respond: what clients see, and that everything resumes by itself. The
+//! table is in `docs/operating.md`.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn version(object: &Value) -> String {
     object["metadata"]["resourceVersion"].as_str().expect("a version").to_owned()
 }
 
-/// A server, its etcd of one member, and a client; `None` where there is no etcd.
+/// A server, its etcd with one member, and a client; `None` if etcd is not installed.
 async fn server_on_etcd() -> Option<(Members, Cluster, Client)> {
     let members = Members::start(1)?;
     let url = members.url();
@@ -31,7 +31,7 @@ async fn server_on_etcd() -> Option<(Members, Cluster, Client)> {
     Some((members, cluster, client))
 }
 
-/// A refusal as clients of Kubernetes know it: a Status, and when to come again.
+/// Checks a refusal that Kubernetes clients understand: a Status and Retry-After.
 fn refused((code, headers, body): (u16, http::HeaderMap, Value), expected: &[u16]) -> String {
     assert!(expected.contains(&code), "{code} {body}");
     assert_eq!((&body["kind"], &body["code"]), (&json!("Status"), &json!(code)), "{body}");
@@ -39,7 +39,7 @@ fn refused((code, headers, body): (u16, http::HeaderMap, Value), expected: &[u16
     body["message"].as_str().expect("a message").to_owned()
 }
 
-/// Waits until the server says of itself what is expected.
+/// Waits until the server's health is as expected.
 async fn until_health(client: &Client, path: &str, expected: u16) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -52,7 +52,7 @@ async fn until_health(client: &Client, path: &str, expected: u16) -> String {
     }
 }
 
-/// A watch of ConfigMaps from a version on; gives the names that it tells.
+/// Watches ConfigMaps from a version on; returns the names in the events.
 async fn watch(client: &Client, from: &str) -> futures::stream::BoxStream<'static, String> {
     let request = http::Request::get(format!("{MAPS}?watch=1&resourceVersion={from}")).body(Vec::new()).unwrap();
     let stream = client.0.request_stream(request).await.expect("a watch");
@@ -67,12 +67,12 @@ async fn next(watch: &mut futures::stream::BoxStream<'static, String>) -> String
     tokio::time::timeout(PATIENCE, watch.next()).await.expect("the watch tells").expect("the watch stays open")
 }
 
-/// What a client sees of a server whose etcd does not answer.
+/// The responses of a server whose etcd does not respond.
 async fn while_away(client: &Client, known: &str) {
     let nothing = &Value::Null;
     let one = format!("{MAPS}/kept");
     let (new, changed) = (config_map("while-away"), config_map("kept"));
-    // All at once, because each waits for etcd for a while.
+    // Concurrently, because each request waits for etcd for a while.
     let (get, list, create, update, delete, health) = tokio::join!(
         client.answer("GET", &one, nothing),
         client.answer("GET", MAPS, nothing),
@@ -91,7 +91,7 @@ async fn while_away(client: &Client, known: &str) {
         assert_eq!(client.answer("GET", path, nothing).await.0, 500, "{path}");
     }
     assert_eq!(client.answer("GET", "/livez?exclude=store", nothing).await.0, 200, "it need not be restarted");
-    // Who says which state is new enough is answered from memory.
+    // A request that names an old enough version is answered from memory.
     let began = Instant::now();
     for path in [
         format!("{one}?resourceVersion=0"),
@@ -118,7 +118,7 @@ async fn while_etcd_is_away_clients_are_told_and_afterwards_all_goes_on() {
             _ => members.kill(0),
         }
         while_away(&client, &known).await;
-        // Also a watch begins, from what the server has.
+        // New watches begin too, from the server's cache.
         let mut begun = watch(&client, &known).await;
         match away {
             "frozen" => members.resume(0),
@@ -128,15 +128,15 @@ async fn while_etcd_is_away_clients_are_told_and_afterwards_all_goes_on() {
         client.create(MAPS, &config_map(&format!("after-{away}"))).await.unwrap();
         assert_eq!(next(&mut running).await, format!("after-{away}"), "the same watch goes on, and has missed nothing");
         assert_eq!(next(&mut begun).await, "after-frozen");
-        // A 503 is a promise: nothing was written.
+        // A 503 promises that nothing was written.
         assert_eq!(client.get(&format!("{MAPS}/kept")).await, kept);
         assert_eq!(client.answer("GET", &format!("{MAPS}/while-away"), &Value::Null).await.0, 404);
     }
     drop(cluster);
 }
 
-/// Writers who do not stop while etcd freezes: each write is answered, in time; what was acknowledged is there, what got 503 is not, and
-/// 504 may be either.
+/// Clients keep writing while etcd freezes: each write gets a response in time. Acknowledged writes exist, those with
+/// 503 do not, and those with 504 may exist or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_on_their_way_when_etcd_freezes_are_answered_honestly() {
     let Some((members, _cluster, client)) = server_on_etcd().await else { return };
@@ -189,7 +189,7 @@ async fn writes_on_their_way_when_etcd_freezes_are_answered_honestly() {
     assert!(count(503) + count(504) >= 8, "each writer was told at least once: {outcomes:?}");
 }
 
-/// etcd takes 1.5 MiB at once. What is larger is refused in one sentence, and nothing else suffers.
+/// etcd accepts 1.5 MiB per request. A larger object is refused in one sentence, without other effects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_object_that_is_too_large_for_etcd_is_refused() {
     let Some((_members, _cluster, client)) = server_on_etcd().await else { return };

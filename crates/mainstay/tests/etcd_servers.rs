@@ -1,4 +1,4 @@
-//! Several real servers on one real etcd: a client may use any of them, and any of them may die.
+//! Several servers on one etcd: a client may use any of them, and any of them may crash.
 
 mod support;
 
@@ -32,7 +32,8 @@ struct Servers {
 }
 
 impl Servers {
-    /// Three servers that start at the same time on an empty etcd, and so compete for everything that is made once.
+    /// Three servers that start concurrently on an empty etcd, and so compete to create everything that must exist
+    /// once.
     async fn start() -> Option<Servers> {
         let members = Members::start(1)?;
         let starting: Vec<_> = (0..3)
@@ -47,7 +48,7 @@ impl Servers {
         }
         let mut clients = Vec::new();
         for cluster in &clusters {
-            // The kubeconfig of the first is good for all: they are one.
+            // The kubeconfig of the first server works for all of them.
             clients.push(Client::new(&clusters[0].kubeconfig, &cluster.url).await);
         }
         Some(Servers { members, clusters: clusters.into_iter().map(Some).collect(), clients })
@@ -66,7 +67,7 @@ async fn three_servers_are_one() {
     one_range_of_addresses(clients).await;
 }
 
-/// What one server signs, the others accept.
+/// The other servers accept what one server signed.
 async fn one_identity(clients: &[Client]) {
     let account = json!({"metadata": {"name": "app"}});
     clients[0].create("/api/v1/namespaces/default/serviceaccounts", &account).await.unwrap();
@@ -78,7 +79,7 @@ async fn one_identity(clients: &[Client]) {
     assert_eq!(answer["status"]["user"]["username"], "system:serviceaccount:default:app", "{answer}");
 }
 
-/// What one server acknowledged, the next shows: objects, kinds and rights.
+/// The next server shows what one server acknowledged: objects, kinds and permissions.
 async fn one_state(clients: &[Client]) {
     for round in 0..30 {
         let (writer, reader) = (&clients[round % 3], &clients[(round + 1) % 3]);
@@ -110,13 +111,13 @@ async fn one_state(clients: &[Client]) {
     for round in 0..10 {
         let (here, there) = (&clients[round % 3], &clients[(round + 1) % 3]);
         here.create(roles, &binding).await.unwrap();
-        assert!(may(there).await, "a right that was given counts at once");
+        assert!(may(there).await, "a granted permission is effective at once");
         here.send("DELETE", &format!("{roles}/eve"), &Value::Null).await.unwrap();
-        assert!(!may(there).await, "a right that was taken counts at once");
+        assert!(!may(there).await, "a revoked permission is effective at once");
     }
 }
 
-/// Of all who saw a version, one replaces it.
+/// Of several clients that read a version, one replaces it.
 async fn one_counter(clients: &[Client]) {
     const ROUNDS: usize = 15;
     clients[0].create(MAPS, &config_map("counter")).await.unwrap();
@@ -142,7 +143,7 @@ async fn one_counter(clients: &[Client]) {
     assert_eq!(clients[1].get(&path).await["data"]["count"], (6 * ROUNDS).to_string());
 }
 
-/// A name is given once.
+/// A name is assigned once.
 async fn one_name(clients: &[Client]) {
     for round in 0..20 {
         let map = config_map(&format!("name-{round}"));
@@ -152,7 +153,7 @@ async fn one_name(clients: &[Client]) {
     }
 }
 
-/// A quota is spent once.
+/// A quota is used once.
 async fn one_quota(clients: &[Client]) {
     clients[0].create("/api/v1/namespaces", &json!({"metadata": {"name": "narrow"}})).await.unwrap();
     let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/secrets": "10"}}});
@@ -170,7 +171,7 @@ async fn one_quota(clients: &[Client]) {
     assert_eq!(quota["status"]["used"]["count/secrets"], "10");
 }
 
-/// An address is given once.
+/// An address is assigned once.
 async fn one_range_of_addresses(clients: &[Client]) {
     let services = "/api/v1/namespaces/default/services";
     let asked = (0..45).map(|n| {
@@ -192,7 +193,7 @@ async fn one_range_of_addresses(clients: &[Client]) {
 async fn a_bench_is_spread_over_servers() {
     let Some(servers) = Servers::start().await else { return };
     let mut command = support::mainstay(servers.members.directory());
-    // Somebody must delete what the bench leaves behind.
+    // A controller must delete what the bench leaves behind.
     let url = servers.members.url();
     let _controllers = tokio::task::spawn_blocking(move || {
         Cluster::start_with(Place::Etcd(&url), &["--no-builtin-storage", "--nodes", "0"])
@@ -217,7 +218,7 @@ async fn a_bench_is_spread_over_servers() {
     }
 }
 
-/// Of several whole processes on one etcd, one runs the controllers. When it stops, the next one does, at once.
+/// Of several processes on one etcd, one runs the controllers. When it stops, another one takes over at once.
 #[test]
 fn of_several_processes_one_runs_the_controllers() {
     let Some(members) = Members::start(1) else { return };
@@ -245,8 +246,8 @@ fn of_several_processes_one_runs_the_controllers() {
     assert_ne!(elsewhere.ok(lease), leader);
 }
 
-/// Servers die one after the other under load, and come back. No acknowledged write is lost, and a watch that goes on at the next server
-/// misses nothing and repeats nothing.
+/// Servers are killed one after the other under load, and restarted. No acknowledged write is lost, and a watch that
+/// reconnects to the next server misses and repeats nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_server_may_die() {
     let Some(mut servers) = Servers::start().await else { return };
@@ -312,7 +313,8 @@ async fn any_server_may_die() {
     drop(servers.members);
 }
 
-/// Follows the ConfigMaps on one server after the other, from wherever the last one broke off, until one is called `end`.
+/// Watches the ConfigMaps on one server after the other, each time from where the last watch ended, until one is called
+/// `end`.
 async fn follow(clients: Vec<Client>, begin: u64) -> Vec<(u64, String)> {
     let mut events = Vec::new();
     let mut position = begin;
@@ -323,7 +325,7 @@ async fn follow(clients: Vec<Client>, begin: u64) -> Vec<(u64, String)> {
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
-        // A watch is also broken where nothing is wrong, so that each server gets its turn.
+        // Also close working watches, so that each server is used.
         let mut lines = stream.lines().into_stream().take(40);
         while let Some(Ok(line)) = lines.next().await {
             let event: Value = serde_json::from_str(&line).unwrap();

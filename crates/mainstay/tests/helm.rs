@@ -1,4 +1,4 @@
-//! Helm installs, changes, rolls back and removes a chart.
+//! Helm installs, upgrades, rolls back and uninstalls a chart.
 
 mod support;
 
@@ -24,7 +24,7 @@ spec:
     spec: {containers: [{name: db, image: "{{ .Values.image }}"}]}
 "#;
 
-/// $HELM or the one in PATH.
+/// $HELM, or helm in PATH.
 fn helm() -> Option<String> {
     let helm = std::env::var("HELM").unwrap_or_else(|_| "helm".to_owned());
     match Command::new(&helm).args(["version", "--short"]).output() {
@@ -34,7 +34,7 @@ fn helm() -> Option<String> {
 }
 
 #[test]
-fn a_chart_comes_changes_and_goes() {
+fn a_chart_is_installed_upgraded_and_uninstalled() {
     let Some(helm) = helm() else { return };
     let cluster = Cluster::start(Place::InMemory);
     std::fs::create_dir_all(cluster.path().join("chart/templates")).expect("directories can be made");

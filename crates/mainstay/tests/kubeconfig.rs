@@ -62,7 +62,7 @@ fn a_user_is_known_by_name_and_groups_and_has_bound_rights_only() {
     assert_eq!(refused.code(), 2, "{refused}");
     let refused = refused.failed();
     assert!(refused.contains("User \"jane\" cannot sign resource \"clientcertificates\""), "{refused}");
-    // The administrator's kubeconfig is enough where the data directory is elsewhere.
+    // The administrator's kubeconfig is enough if the data directory is elsewhere.
     let mut command = mainstay(home.path());
     command.args(["kubeconfig", "--user", "joe", "--admin-kubeconfig"]).arg(&cluster.kubeconfig);
     std::fs::write(&file, run(command, "").succeeded()).expect("it can be written");
@@ -84,7 +84,7 @@ fn a_user_is_known_by_name_and_groups_and_has_bound_rights_only() {
     ann("get pods", "");
 }
 
-/// `--merge` keeps all that is there, and kubectl works with the result.
+/// `--merge` keeps all other entries, and kubectl works with the result.
 #[test]
 fn merging_keeps_everything_else_and_names_the_context() {
     let (home, data) = (directory(), directory());
@@ -95,7 +95,7 @@ fn merging_keeps_everything_else_and_names_the_context() {
     assert!(said.contains("It is the current context."), "{said}");
     let Some(kubectl) = kubectl_by(home.path(), &file) else { return };
     kubectl("get namespaces", "");
-    // Another cluster is current, and has a user with a program; a namespace was chosen; there are comments.
+    // Another cluster is current, and has a user with a credential plugin; a namespace was set; there are comments.
     kubectl("config set-cluster prod --server=https://prod.example --tls-server-name=x", "");
     kubectl("config set-credentials me --exec-command=aws --exec-api-version=client.authentication.k8s.io/v1", "");
     kubectl("config set-context prod --cluster=prod --user=me --namespace=0123", "");
@@ -136,9 +136,9 @@ fn merging_keeps_everything_else_and_names_the_context() {
     assert_eq!(names.iter().filter(|entry| entry.file_name() != "cache").count(), 2, "no draft and no lock: {names:?}");
 }
 
-/// What cannot be merged without loss is refused in one line, and the file stays as it is.
+/// A file that cannot be merged into without loss is refused in one line, and not changed.
 #[test]
-fn files_that_cannot_be_merged_into_are_left_alone() {
+fn files_that_cannot_be_merged_into_are_not_changed() {
     let (home, data) = (directory(), directory());
     let cluster = Cluster::start_server(Place::Directory(data.path()));
     let own = &cluster.kubeconfig;
@@ -146,7 +146,7 @@ fn files_that_cannot_be_merged_into_are_left_alone() {
     let other = Cluster::start_server(Place::InMemory);
     for (name, text, wanted) in [
         ("broken", "clusters: [", "error converting YAML"),
-        ("text", "just text", "is merged into"),
+        ("text", "just text", "cannot merge into"),
         ("secret", "kind: Secret\napiVersion: v1\n", "its kind is \"Secret\""),
         ("twice", "clusters: []\nclusters: []\n", "it sets a field twice"),
         ("foreign", &read(&other.kubeconfig), "its cluster mainstay is of another server"),
@@ -163,7 +163,7 @@ fn files_that_cannot_be_merged_into_are_left_alone() {
         kubeconfig(home.path(), data.path(), &[&[file.as_str()], more].concat())
     };
     merge("foreign", &["--name", "mine"]).succeeded();
-    assert!(read(&at("foreign")).contains(&other.url), "the other server stays");
+    assert!(read(&at("foreign")).contains(&other.url), "the other server's entry stays");
     merge("foreign", &["--replace"]).succeeded();
     assert!(!read(&at("foreign")).contains(&other.url) && read(&at("foreign")).contains(&cluster.url));
 
@@ -178,14 +178,14 @@ fn files_that_cannot_be_merged_into_are_left_alone() {
     std::fs::write(at("real"), "").expect("it can be written");
     merge("link", &[]).succeeded();
     assert!(at("link").is_symlink() && read(&at("real")).contains(&cluster.url), "the link's target is written");
-    // The server rewrites its own file at each start.
+    // The server writes its own file again at each start.
     let before = read(own);
     let mut command = mainstay(home.path());
     command.args(["kubeconfig", "--merge", "--data-dir"]).arg(data.path()).env("KUBECONFIG", own);
     let error = run(command, "").failed();
     assert!(error.contains("is the server's own file") && error.contains("--merge=FILE"), "{error}");
     assert_eq!(read(own), before);
-    // Of several files, the first that exists.
+    // Of several files, the first existing one is used.
     let mut command = mainstay(home.path());
     let list = std::env::join_paths([at("absent"), at("first"), at("second")]).expect("paths without colons");
     std::fs::write(at("first"), "").expect("it can be written");
@@ -196,7 +196,7 @@ fn files_that_cannot_be_merged_into_are_left_alone() {
 }
 
 #[test]
-fn bad_arguments_get_one_line_that_says_what_to_do() {
+fn bad_arguments_get_one_line_with_advice() {
     let (home, data) = (directory(), directory());
     let text = data.path().display().to_string();
     for (arguments, wanted) in [
@@ -211,7 +211,7 @@ fn bad_arguments_get_one_line_that_says_what_to_do() {
         (vec!["--user", "jane", "--for", "99999999999999999999d"], "a time is a whole number".to_owned()),
         (vec!["--user", "jane", "--group", "system:masters"], "add --allow-system-names".to_owned()),
         (vec!["--user", "system:admin"], "add --allow-system-names".to_owned()),
-        (vec!["--user", "jane", "--server", "10.0.0.1"], "an address is https:// with host and port".to_owned()),
+        (vec!["--user", "jane", "--server", "10.0.0.1"], "an address must be https:// with host and port".to_owned()),
         (vec!["--name", " "], "the name of the cluster is empty".to_owned()),
         (vec!["--replace"], "--merge".to_owned()),
         (vec!["--merge", "--output", "x"], "cannot be used with".to_owned()),
@@ -235,9 +235,9 @@ fn bad_arguments_get_one_line_that_says_what_to_do() {
     assert!(said.err.contains("cannot ask the server at https://127.0.0.1:1 to sign a certificate"), "{said}");
 }
 
-/// `system:masters` on request, at another address, into a private file.
+/// A user of `system:masters` on request, with another server address, in a private file.
 #[test]
-fn a_second_administrator_is_made_on_request_only() {
+fn a_second_administrator_is_created_on_request_only() {
     let (home, data) = (directory(), directory());
     let cluster = Cluster::start_server(Place::Directory(data.path()));
     let file = home.path().join("boss");

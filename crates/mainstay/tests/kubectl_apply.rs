@@ -1,4 +1,5 @@
-//! kubectl states what should be: apply (client-side and server-side), diff, edit, replace, patch, and the small setters.
+//! kubectl declares the desired state: apply (client-side and server-side), diff, edit, replace, patch, and the small
+//! setters.
 
 mod support;
 
@@ -19,7 +20,7 @@ fn set(image: &str, replicas: u32) -> String {
     )
 }
 
-/// A pod whose containers are named; the second one's image is given.
+/// A pod with named containers; the image of the second one is given.
 fn pod_with_sidecar(image: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: pair}}\nspec:\n  containers:\n  - {{name: main, image: 'nginx:1'}}\n  \
@@ -28,7 +29,7 @@ fn pod_with_sidecar(image: &str) -> String {
 }
 
 #[test]
-fn client_side_apply_creates_changes_and_leaves_alone() {
+fn client_side_apply_creates_updates_and_keeps_other_fields() {
     let Some(kubectl) = kubectl() else { return };
     assert_eq!(kubectl.ok_with("apply -f -", &config("{a: '1', b: '2'}")), "configmap/settings created\n");
     let object = kubectl.object("cm/settings");
@@ -39,7 +40,7 @@ fn client_side_apply_creates_changes_and_leaves_alone() {
     assert_eq!(kubectl.ok_with("apply -f -", &config("{a: '1', b: '2'}")), "configmap/settings unchanged\n");
     assert_eq!(kubectl.object("cm/settings")["metadata"]["resourceVersion"], object["metadata"]["resourceVersion"]);
 
-    // Another hand adds a key: apply keeps it, changes its own and removes what it no longer wants.
+    // Another client adds a key: apply keeps it, updates its own keys and removes those that it no longer has.
     kubectl.ok(r#"patch cm settings --type=merge -p '{"data":{"other":"x"}}'"#);
     assert_eq!(kubectl.ok_with("apply -f -", &config("{a: '9'}")), "configmap/settings configured\n");
     assert_eq!(kubectl.object("cm/settings")["data"], json!({"a": "9", "other": "x"}));
@@ -53,7 +54,7 @@ fn client_side_apply_merges_lists_by_their_keys() {
     kubectl.ok("scale statefulset web --replicas=5");
     let without_replicas = set("nginx:2", 1).replace("  replicas: 1\n", "");
     assert_eq!(kubectl.ok_with("apply -f -", &without_replicas), "statefulset.apps/web configured\n");
-    // apply owned the count, so dropping it from the manifest drops the field: it defaults again.
+    // apply owned the count, so removing it from the manifest removes the field, which is defaulted again.
     let object = kubectl.object("sts/web");
     assert_eq!((&object["spec"]["replicas"], &object["metadata"]["generation"]), (&json!(1), &json!(3)));
     assert_eq!(object["spec"]["template"]["spec"]["containers"][0]["image"], "nginx:2");
@@ -65,7 +66,7 @@ fn client_side_apply_merges_lists_by_their_keys() {
 }
 
 #[test]
-fn apply_takes_over_what_create_made() {
+fn apply_adopts_objects_made_by_create() {
     let Some(kubectl) = kubectl() else { return };
     kubectl.create(&config("{a: '1'}"));
     let said = kubectl.run_with("apply -f -", &config("{a: '2'}"));
@@ -87,24 +88,24 @@ fn server_side_apply_owns_fields_and_reports_conflicts() {
     assert_eq!(entry["fieldsV1"], json!({"f:data": {"f:a": {}, "f:b": {}}}));
     assert!(object["metadata"]["annotations"].get(LAST_APPLIED).is_none());
 
-    // Nothing new: nothing is written.
+    // Without a change nothing is written.
     kubectl.ok_with(apply, &config("{a: '1', b: '2'}"));
     assert_eq!(kubectl.object("cm/settings")["metadata"]["resourceVersion"], object["metadata"]["resourceVersion"]);
 
-    // Another manager wants another value.
+    // Another manager sets another value.
     let other = "apply --server-side --field-manager=other -f -";
     let error = kubectl.fails_with(other, &config("{a: '9'}"));
     assert!(error.contains("Apply failed with 1 conflict: conflict with \"kubectl\": .data.a"), "{error}");
     assert!(error.contains("--force-conflicts"), "kubectl explains the ways out: {error}");
-    // Agreeing is no conflict: both own the field then.
+    // Equal values are no conflict: both managers own the field then.
     kubectl.ok_with(other, &config("{a: '1'}"));
     kubectl.ok_with(&format!("{other} --force-conflicts"), &config("{a: '9'}"));
     assert_eq!(kubectl.object("cm/settings")["data"], json!({"a": "9", "b": "2"}));
 
-    // What a manager leaves out of its next apply goes, unless someone else owns it too.
+    // A field that a manager leaves out of its next apply is removed, unless another manager owns it too.
     kubectl.ok_with(apply, &config("{}"));
     assert_eq!(kubectl.object("cm/settings")["data"], json!({"a": "9"}));
-    // A plain write takes ownership as well.
+    // An ordinary write takes ownership as well.
     kubectl.ok(r#"patch cm settings --type=merge -p '{"data":{"a":"10"}}' --field-manager=hand"#);
     let error = kubectl.fails_with(other, &config("{a: '9'}"));
     assert!(error.contains("conflict with \"hand\" using v1"), "{error}");
@@ -136,7 +137,7 @@ fn server_side_apply_takes_over_from_client_side() {
 }
 
 #[test]
-fn diff_says_by_its_exit_code_whether_anything_would_change() {
+fn diff_reports_changes_by_its_exit_code() {
     let Some(kubectl) = kubectl() else { return };
     kubectl.ok_with("apply -f -", &config("{a: '1'}"));
     let same = kubectl.run_with("diff -f -", &config("{a: '1'}"));
@@ -164,7 +165,7 @@ fn edit_stores_what_the_editor_saves() {
     assert_eq!(kubectl.object("cm/settings")["data"], json!({"a": "after"}));
     let untouched = kubectl.with_variable("KUBE_EDITOR", "true").run("edit cm settings");
     assert!(untouched.err.contains("Edit cancelled, no changes made."), "{untouched}");
-    // kubectl opens the editor again when the server refuses; the second time nothing is changed, and it gives up.
+    // kubectl opens the editor again when the server refuses; the second time nothing is changed, and it stops.
     let refused =
         kubectl.with_variable("KUBE_EDITOR", "sed -i 's/name: settings/name: other/'").run("edit cm settings");
     assert!(!refused.status.success() && (refused.err.clone() + &refused.out).contains("name"), "{refused}");
@@ -184,7 +185,7 @@ fn patch_of_all_three_types() {
     let Some(kubectl) = kubectl() else { return };
     with_containers(&kubectl);
     let images = "get sts web -o jsonpath={.spec.template.spec.containers[*].image}";
-    // Strategic: lists merge by name.
+    // Strategic merge patch: lists merge by name.
     let strategic = r#"{"spec":{"template":{"spec":{"containers":[{"name":"side","image":"envoy:2"}]}}}}"#;
     kubectl.prints(&format!("patch sts web -p '{strategic}'"), "statefulset.apps/web patched");
     kubectl.prints(images, "nginx:1 envoy:2");
@@ -194,7 +195,7 @@ fn patch_of_all_three_types() {
         r#"{"spec":{"template":{"spec":{"containers":[{"name":"web","env":[{"name":"A","$patch":"delete"}]}]}}}}"#;
     kubectl.ok(&format!("patch sts web --type=strategic -p '{delete}'"));
     kubectl.prints("get sts web -o jsonpath={..env[*].name}", "B");
-    // JSON merge: lists are replaced, null removes.
+    // JSON merge patch: lists are replaced, null removes.
     kubectl.ok(r#"patch sts web --type=merge -p '{"metadata":{"labels":{"old":null,"new":"yes"}}}'"#);
     kubectl.prints("get sts web -o jsonpath={.metadata.labels}", r#"{"new":"yes"}"#);
     // JSON patch.
@@ -205,7 +206,7 @@ fn patch_of_all_three_types() {
     assert!(error.starts_with("The request is invalid: ") && error.contains("test"), "{error}");
     let error = kubectl.fails(r#"patch sts web --type=json -p '[{"op":"jump","path":"/spec"}]'"#);
     assert!(error.contains("jump"), "{error}");
-    // The status is another resource.
+    // The status is a subresource.
     let status = r#"{"status":{"replicas":1,"readyReplicas":1},"spec":{"replicas":9}}"#;
     kubectl.ok(&format!("patch sts web --subresource=status --type=merge -p '{status}'"));
     kubectl.prints("get sts web -o jsonpath={.spec.replicas}/{.status.readyReplicas}", "1/1");

@@ -1,11 +1,11 @@
-//! kubectl and who may do what: can-i, whoami, tokens, impersonation, RBAC, anonymous.
+//! kubectl and permissions: can-i, whoami, tokens, impersonation, RBAC, anonymous.
 
 mod support;
 
 use serde_json::{Value, json};
 use support::{Kubectl, kubectl};
 
-/// A service account that may read pods, and kubectl in its hands.
+/// A service account that may read pods, and kubectl with its token.
 fn robot(kubectl: &Kubectl) -> Kubectl {
     kubectl.ok("create serviceaccount robot");
     kubectl.ok("create role reader --verb=get,list,watch --resource=pods");
@@ -14,7 +14,7 @@ fn robot(kubectl: &Kubectl) -> Kubectl {
     kubectl.with_token(Some(token.trim()))
 }
 
-/// The claims of a JSON web token, unverified.
+/// The claims of a JSON web token, without verification.
 fn claims(token: &str) -> Value {
     let part = token.trim().split('.').nth(1).expect("a token has three parts");
     let bytes: Vec<u8> = part.bytes().filter_map(sextet).collect();
@@ -28,7 +28,7 @@ fn claims(token: &str) -> Value {
     serde_json::from_slice(&decoded).expect("claims are JSON")
 }
 
-/// The value of one character of base64url.
+/// The value of one base64url character.
 fn sextet(c: u8) -> Option<u8> {
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     alphabet.iter().position(|known| *known == c).and_then(|at| u8::try_from(at).ok())
@@ -120,19 +120,19 @@ fn a_service_account_is_held_to_its_role() {
         let error = robot.fails(command);
         assert!(error.starts_with("Error from server (Forbidden): ") && error.contains(&action), "{command}: {error}");
     }
-    // Escalation: nobody gives what they do not have.
+    // Escalation: a user cannot grant permissions that they do not have.
     kubectl.ok("create role roles --verb=get,create --resource=roles.rbac.authorization.k8s.io");
     kubectl.ok(&format!("create rolebinding roles --role=roles --serviceaccount={space}:robot"));
     let error = robot.fails("create role thief --verb=get --resource=secrets");
     assert!(error.contains("is attempting to grant RBAC permissions not currently held"), "{error}");
     robot.ok("create role honest --verb=get --resource=pods");
-    // What was given can be taken back, and counts from the next request on.
+    // A granted permission can be revoked, which is effective from the next request on.
     kubectl.ok("delete rolebinding reads");
     assert!(robot.fails("get pods").contains("Forbidden"));
 }
 
 #[test]
-fn tokens_say_who_for_whom_and_how_long() {
+fn tokens_have_user_audience_and_lifetime() {
     let Some(kubectl) = kubectl() else { return };
     kubectl.ok("create serviceaccount robot");
     let space = kubectl.namespace();
@@ -153,7 +153,7 @@ fn tokens_say_who_for_whom_and_how_long() {
     assert!(error.contains("may not specify a duration less than 10 minutes"), "{error}");
     let error = kubectl.fails("create token nobody");
     assert!(error.contains("serviceaccounts \"nobody\" not found"), "{error}");
-    // A token ends with what it is bound to.
+    // A token expires with the object that it is bound to.
     let holder = kubectl.with_token(Some(token.trim()));
     holder.ok("auth whoami");
     kubectl.ok("delete pod web");
@@ -162,7 +162,7 @@ fn tokens_say_who_for_whom_and_how_long() {
 }
 
 #[test]
-fn strangers_get_health_and_version_only() {
+fn anonymous_users_get_health_and_version_only() {
     let Some(kubectl) = kubectl() else { return };
     let nobody = kubectl.with_token(None);
     nobody.prints("get --raw /readyz", "ok");
@@ -198,7 +198,7 @@ fn bootstrap_roles_are_upstreams() {
             "{name} is missing in\n{roles}"
         );
     }
-    // Aggregation: a labelled role joins `view`.
+    // Aggregation: a labelled role is added to `view`.
     let name = format!("flowers-{}", kubectl.namespace());
     kubectl.ok(&format!("create clusterrole {name} --verb=get --resource=nodes"));
     kubectl.ok(&format!("label clusterrole {name} rbac.authorization.k8s.io/aggregate-to-view=true"));
@@ -207,7 +207,7 @@ fn bootstrap_roles_are_upstreams() {
         "create clusterrolebinding {name} --clusterrole=view --serviceaccount={}:viewer",
         kubectl.namespace()
     ));
-    // Rules come in the order of their roles' names, and this name is an early one.
+    // Rules are listed in the order of their roles' names, and this name is an early one.
     kubectl.ok("wait clusterrole/view --for=jsonpath={.rules[0].resources[0]}=nodes --timeout=30s");
     kubectl.prints(&format!("auth can-i get nodes --as=system:serviceaccount:{}:viewer", kubectl.namespace()), "yes");
     let role = format!(

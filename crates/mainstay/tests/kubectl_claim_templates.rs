@@ -1,4 +1,4 @@
-//! Claim templates that change in place, as people use them: kubectl, the real program, its built-in storage.
+//! Claim templates that change in place: kubectl, the real program, and its built-in storage.
 
 mod support;
 
@@ -40,19 +40,19 @@ fn pods(kubectl: &Kubectl) -> Vec<String> {
     list["items"].as_array().into_iter().flatten().map(uid).collect()
 }
 
-/// A value of each claim, in the order of ordinals.
+/// A field of each claim, in the order of ordinals.
 fn of_claims(kubectl: &Kubectl, path: &str) -> String {
     kubectl.ok(&format!("get pvc -o jsonpath={{.items[*]{path}}}"))
 }
 
-/// T5, T6, T13: the size in the manifest grows every volume of a running set, and restarts nothing.
+/// T5, T6, T13: the size in the manifest expands every volume of a running set, without a restart.
 #[test]
 fn t5_t6_t13_apply_with_a_bigger_size_grows_every_volume() {
     let Some(kubectl) = support::kubectl() else { return };
     apply(&kubectl, &FIRST);
     done(&kubectl);
     let before = pods(&kubectl);
-    // It lists first, and watches from there on, so nothing is missed.
+    // The watch lists first and continues from there, so no event is missed.
     let mut sizes =
         kubectl.start(r#"get pvc -w -o 'jsonpath={.metadata.name} {.spec.resources.requests.storage}{"\n"}'"#);
     sizes.line_with(&["data-web-2 1Gi"]);
@@ -77,17 +77,17 @@ fn t5_t6_t13_apply_with_a_bigger_size_grows_every_volume() {
     assert_eq!(of_claims(&kubectl, ".metadata.labels.controller-revision-hash"), [revision.as_str(); 3].join(" "));
     let described = kubectl.ok("describe sts web");
     assert!(described.contains("Update Claim data-web-0 Pod web-0 in StatefulSet web success"), "{described}");
-    // T17: there is no way back from a size.
+    // T17: a size cannot be reduced.
     let refused = kubectl.fails("rollout undo sts/web");
     assert!(refused.contains("field can not be less than previous value"), "{refused}");
-    // A new replica has the new size, and an image rolls as ever.
+    // A new replica has the new size, and an image is rolled out as usual.
     apply(&kubectl, &Wanted { size: "3Gi", image: "nginx:2", replicas: 4, ..FIRST });
     done(&kubectl);
     assert_eq!(of_claims(&kubectl, ".status.capacity.storage"), "3Gi 3Gi 3Gi 3Gi");
     assert!(pods(&kubectl).iter().all(|uid| !before.contains(uid)));
 }
 
-/// T7, T17: a class, and the way back.
+/// T7, T17: a VolumeAttributesClass, and changing it back.
 #[test]
 fn t7_t17_a_class_of_attributes_changes_and_is_undone() {
     let Some(kubectl) = support::kubectl() else { return };
@@ -116,9 +116,9 @@ fn t7_t17_a_class_of_attributes_changes_and_is_undone() {
     assert_eq!(pods(&kubectl), before, "no pod was restarted");
 }
 
-/// T11, T12, T18: what blocks is told, and there is a way out.
+/// T11, T12, T18: obstacles are reported, and can be removed.
 #[test]
-fn t11_t12_t18_what_blocks_is_told_and_there_is_a_way_out() {
+fn t11_t12_t18_obstacles_are_reported_and_can_be_removed() {
     let Some(kubectl) = support::kubectl() else { return };
     let driver = kubectl.ok("get sc standard -o jsonpath={.provisioner}");
     let class = format!("fixed-{}", kubectl.namespace());
@@ -176,10 +176,10 @@ fn manifest(policy: &str, templates: &Value) -> String {
     .to_string()
 }
 
-/// T11, T17: of two claim templates one names a class that does not allow growth: the update is accepted with a warning, also as a dry
-/// run, and no claim grows until both can.
+/// T11, T17: one of two claim templates names a class that does not allow expansion: the update is accepted with a
+/// warning, also as a dry run, and no claim is expanded until both can be.
 #[test]
-fn t11_t17_growth_that_one_class_cannot_do_is_warned_of_and_not_begun() {
+fn t11_t17_an_expansion_that_one_class_forbids_is_warned_of_and_not_begun() {
     let Some(kubectl) = support::kubectl() else { return };
     let driver = kubectl.ok("get sc standard -o jsonpath={.provisioner}");
     let class = format!("fixed-{}", kubectl.namespace());
@@ -228,10 +228,10 @@ fn t11_t17_growth_that_one_class_cannot_do_is_warned_of_and_not_begun() {
     assert!(said.status.success() && said.err.is_empty(), "both classes allow it now: {said}");
 }
 
-/// T17: an undo brings back the claim templates of a revision that holds them. One that was made before the policy was InPlace holds
-/// none: kubectl compares pod templates alone then, and skips it where these are equal.
+/// T17: an undo restores the claim templates of a revision that contains them. A revision from before the policy
+/// InPlace contains none: kubectl then compares pod templates only, and does nothing if they are equal.
 #[test]
-fn t17_undo_brings_back_what_the_revision_holds() {
+fn t17_undo_restores_what_the_revision_contains() {
     let Some(kubectl) = support::kubectl() else { return };
     let of = |policy: &str, tier: &str| {
         let metadata = json!({"name": "data", "labels": {"tier": tier}});
@@ -244,20 +244,20 @@ fn t17_undo_brings_back_what_the_revision_holds() {
     };
     let template = "get sts web -o jsonpath={.spec.volumeClaimTemplates[0].metadata.labels.tier}";
     apply("OnClaimDelete", "low");
-    // Policy and labels in one apply: the revision before holds no claim templates.
+    // Policy and labels in one apply: the previous revision contains no claim templates.
     apply("InPlace", "high");
     assert_eq!(of_claims(&kubectl, ".metadata.labels.tier"), "high high");
     let skipped = "statefulset.apps/web skipped rollback (current template already matches revision 0)";
     kubectl.prints("rollout undo sts/web", skipped);
     kubectl.prints(template, "high");
-    // From here on revisions hold them.
+    // From here on revisions contain them.
     apply("InPlace", "higher");
     assert_eq!(of_claims(&kubectl, ".metadata.labels.tier"), "higher higher");
     kubectl.prints("rollout undo sts/web", "statefulset.apps/web rolled back");
     done(&kubectl);
     kubectl.prints(template, "high");
     assert_eq!(of_claims(&kubectl, ".metadata.labels.tier"), "high high");
-    // The way back over the change of the policy: the older manifest.
+    // To go back beyond the change of the policy, apply the older manifest.
     apply("InPlace", "low");
     assert_eq!(of_claims(&kubectl, ".metadata.labels.tier"), "low low");
 }

@@ -1,4 +1,5 @@
-//! `mainstay controllers` as a process of its own beside `mainstay server`: rights, lease, hand-over, figures, and what it refuses.
+//! `mainstay controllers` as a process next to `mainstay server`: permissions, lease, failover, metrics, and refused
+//! input.
 
 mod support;
 
@@ -9,7 +10,7 @@ use tempfile::TempDir;
 
 const LEASE: &str = "-n kube-system get lease mainstay-controllers";
 
-/// A server alone, and a kubeconfig with the rights that the manifest gives.
+/// A server without controllers, and a kubeconfig with the permissions of the manifest.
 fn server() -> Option<(Arc<Cluster>, Kubectl, Kubectl)> {
     let cluster = Arc::new(Cluster::start_server(Place::InMemory));
     let kubectl = kubectl_on(&cluster)?;
@@ -42,7 +43,7 @@ spec:
     spec: {containers: [{name: main, image: x}]}
 "#;
 
-/// R16, O6: with the rights of the manifest alone.
+/// R16, O6: with the permissions of the manifest only.
 #[test]
 fn two_processes_share_the_work_by_a_lease() {
     let Some((cluster, kubectl, account)) = server() else { return };
@@ -62,7 +63,7 @@ fn two_processes_share_the_work_by_a_lease() {
     kubectl.create(&DEPENDENT.replace("UID", &uid));
     kubectl.ok("delete configmap owner");
     kubectl.ok("wait --for=delete configmap/dependent --timeout=60s");
-    // And so does the controller of StatefulSets.
+    // The StatefulSet controller works too.
     kubectl.create(WEB);
     kubectl.ok("rollout status statefulset web --timeout=60s");
     kubectl.prints("get pods -o jsonpath={.items[*].metadata.name}", "web-4 web-5");
@@ -80,7 +81,7 @@ fn two_processes_share_the_work_by_a_lease() {
     second.program.line_with(&["Standing by", &holder]);
     second.until_figure("leader_election_master_status{name=\"mainstay-controllers\"} 0");
     assert_eq!(second.get("/readyz"), (200, "ok".to_owned()));
-    assert!(!second.get("/metrics").1.contains("kube_statefulset"), "only one of them shows what there is");
+    assert!(!second.get("/metrics").1.contains("kube_statefulset"), "only the leader exports metrics about objects");
 
     first.stop();
     second.program.line_with(&["Leading"]);
@@ -92,10 +93,10 @@ fn two_processes_share_the_work_by_a_lease() {
     kubectl.prints(&format!("{LEASE} -o jsonpath={{.spec.holderIdentity}}"), "");
 }
 
-/// D27 of the volumes' scenarios: two processes serve one driver, with the rights of the manifest alone; the one that leads goes in the
-/// middle of the work, and there is one volume for each claim.
+/// D27 of the volumes' scenarios: two processes serve one driver, with the permissions of the manifest only; the leader
+/// stops while it is provisioning, and there is one volume for each claim.
 #[test]
-fn d27_a_driver_is_served_by_whoever_leads() {
+fn d27_a_driver_is_served_by_the_leader() {
     let Some((cluster, kubectl, account)) = server() else { return };
     let place = TempDir::new().expect("a temporary directory can be made");
     let (socket, volumes) = (place.path().join("csi.sock"), place.path().join("volumes"));
@@ -149,7 +150,7 @@ fn without_an_election_two_processes_with_different_controllers_work_side_by_sid
 }
 
 #[test]
-fn missing_rights_are_said_and_taken_up_when_they_come() {
+fn missing_permissions_are_reported_and_used_once_granted() {
     let cluster = Arc::new(Cluster::start_server(Place::InMemory));
     let Some(kubectl) = kubectl_on(&cluster) else { return };
     kubectl.ok("create serviceaccount nobody");
@@ -157,9 +158,11 @@ fn missing_rights_are_said_and_taken_up_when_they_come() {
     let account = kubectl.with_token(Some(token.trim()));
     let mut controllers =
         Controllers::start(&cluster, account.kubeconfig(), &["--controllers", "namespace-controller"]);
-    controllers.program.line_with(&["mainstay: namespace-controller may not", "more: give it the rights in deploy/"]);
+    controllers
+        .program
+        .line_with(&["mainstay: namespace-controller may not", "more: grant the permissions in deploy/"]);
     controllers.program.line_with(&[
-        "mainstay: the lease kube-system/mainstay-controllers cannot be used",
+        "mainstay: cannot use the lease kube-system/mainstay-controllers",
         "403",
         "trying again",
     ]);
@@ -174,7 +177,7 @@ fn missing_rights_are_said_and_taken_up_when_they_come() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_waited_for() {
+fn an_unavailable_server_is_waited_for() {
     let cluster = Arc::new(Cluster::start_server(Place::InMemory));
     let Some(kubectl) = kubectl_on(&cluster) else { return };
     let mut config = kubectl.value("config view --raw -o json");
@@ -211,7 +214,7 @@ fn bad_input_gets_one_line_and_code_2() {
         (vec!["--kubeconfig", &empty], "choose another with --kubeconfig"),
         (vec![], "give a file with --kubeconfig"),
         (vec!["--kubeconfig", token], "does not accept the credentials"),
-        (vec!["--kubeconfig", &wrong_server], "use the server's own certificate authority"),
+        (vec!["--kubeconfig", &wrong_server], "use the server's own CA"),
         (vec!["--kubeconfig", good, "--controllers", "gardener"], "unknown controller \"gardener\""),
         (vec!["--kubeconfig", good, "--namespaces", "shop,My Shop"], "\"My Shop\" is not a valid name of a namespace"),
         (vec!["--kubeconfig", good, "--namespaces", ","], "--namespaces is empty"),
@@ -222,7 +225,7 @@ fn bad_input_gets_one_line_and_code_2() {
         ),
         (vec!["--kubeconfig", good, "--feature-gates", "Flowers=true"], "Flowers"),
         (vec!["--kubeconfig", good, "--root-ca-file", "missing"], "missing"),
-        (vec!["--kubeconfig", good, "--root-ca-file", &broken], "holds no certificate"),
+        (vec!["--kubeconfig", good, "--root-ca-file", &broken], "contains no PEM certificate"),
         (vec!["--kubeconfig", good, "--leader-elect", "perhaps"], "--leader-elect"),
     ] {
         let home = TempDir::new().expect("a temporary directory can be made");

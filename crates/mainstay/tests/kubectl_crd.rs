@@ -1,4 +1,4 @@
-//! kubectl and custom resources, as operators bring them.
+//! kubectl and custom resources.
 
 mod support;
 
@@ -6,7 +6,7 @@ use serde_json::json;
 use std::sync::Arc;
 use support::{Cluster, Kubectl, Place, kubectl_on};
 
-/// A server that knows widgets. Definitions are cluster-scoped, so each test has its own.
+/// A server with the kind Widget. CRDs are cluster-scoped, so each test has its own server.
 fn widgets() -> Option<Kubectl> {
     let kubectl = kubectl_on(&Arc::new(Cluster::start(Place::InMemory)))?;
     assert_eq!(
@@ -22,7 +22,7 @@ fn widget(name: &str, spec: &str) -> String {
 }
 
 #[test]
-fn a_definition_adds_a_kind_to_all_of_kubectl() {
+fn a_crd_adds_a_kind_to_all_of_kubectl() {
     let Some(kubectl) = widgets() else { return };
     assert!(kubectl.ok("api-versions").contains("shop.example.com/v1"));
     let resources = kubectl.ok("api-resources --api-group=shop.example.com --no-headers");
@@ -71,7 +71,7 @@ fn the_schema_is_kept() {
         let error = kubectl.fails_with("create -f -", &widget("wrong", spec));
         assert!(error.contains(sentence), "{mistake}: expected {sentence:?}, got:\n{error}");
     }
-    // Unknown fields are pruned where they are not refused.
+    // Unknown fields are pruned if they are not refused.
     kubectl.ok_with("create -f - --validate=false", &widget("pruned", "{size: small, colour: red}"));
     assert_eq!(kubectl.object("wg/pruned")["spec"], json!({"size": "small", "replicas": 1}));
     let error = kubectl.fails_with("create -f -", "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: wrong}\nspec: {group: example.com, scope: Namespaced, names: {plural: as, kind: A}, versions: []}\n");
@@ -100,7 +100,7 @@ fn subresources_patches_and_applies_work() {
     );
     let object = kubectl.object("wg/one");
     assert_eq!((&object["status"]["phase"], &object["spec"]["size"]), (&json!("Ready"), &json!("large")));
-    assert_eq!(object["metadata"]["generation"], 3, "a status is no change of the wish");
+    assert_eq!(object["metadata"]["generation"], 3, "a status does not change the generation");
     kubectl.prints(
         "wait wg/one --for=jsonpath={.status.phase}=Ready --timeout=30s",
         "widget.shop.example.com/one condition met",
@@ -111,7 +111,7 @@ fn subresources_patches_and_applies_work() {
         error.contains("application/strategic-merge-patch+json") || error.contains("strategic merge patch"),
         "{error}"
     );
-    // Server-side apply merges keyed lists between two owners.
+    // Server-side apply merges keyed lists of two owners.
     kubectl.ok_with(
         "apply --server-side --field-manager=left -f -",
         &widget("two", "{size: small, parts: [{name: a, count: 1}]}"),
@@ -132,7 +132,7 @@ fn subresources_patches_and_applies_work() {
 }
 
 #[test]
-fn a_definition_goes_with_its_objects() {
+fn deleting_a_crd_deletes_its_objects() {
     let Some(kubectl) = widgets() else { return };
     kubectl.create(&widget("one", "{size: small}"));
     let mut watch = kubectl.start("get wg -w --output-watch-events --no-headers");

@@ -1,4 +1,4 @@
-//! kubectl makes things: create with its generators, run, expose, events.
+//! kubectl creates objects: create with its generators, run, expose, events.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn create_from_files_of_every_shape() {
 }
 
 #[test]
-fn generators_make_what_they_say() {
+fn generators_create_the_described_objects() {
     let Some(kubectl) = kubectl_without_nodes() else { return };
     let name = |what: &str| format!("{}-{what}", kubectl.namespace());
     let space = name("space");
@@ -85,13 +85,13 @@ fn generators_make_what_they_say() {
 }
 
 #[test]
-fn dry_runs_change_nothing_but_show_what_would_be() {
+fn dry_runs_change_nothing_and_show_the_result() {
     let Some(kubectl) = kubectl_without_nodes() else { return };
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: dry}\nspec: {containers: [{name: c, image: 'nginx:1'}]}\n";
     assert_eq!(kubectl.ok_with("create -f - --dry-run=server", pod), "pod/dry created (server dry run)\n");
     let out = kubectl
         .ok_with("create -f - --dry-run=server -o jsonpath={.spec.restartPolicy},{.spec.serviceAccountName}", pod);
-    assert_eq!(out, "Always,default", "the server defaults before it forgets");
+    assert_eq!(out, "Always,default", "the server defaults the object of a dry run");
     kubectl.prints("get pods --ignore-not-found -o name", "");
     let error = kubectl.fails_with("create -f - --dry-run=server", &pod.replace("image:", "imagine:"));
     assert!(error.contains("imagine"), "{error}");

@@ -1,11 +1,11 @@
-//! kubectl takes things away and waits: delete with cascades and grace, wait, namespaces, drain.
+//! kubectl deletes objects and waits: delete with cascades and grace, wait, namespaces, drain.
 
 mod support;
 
 use serde_json::json;
 use support::{Kubectl, kubectl};
 
-/// A pod on a node, so that its deletion has someone to wait for.
+/// A pod on a node, so that its deletion waits for the kubelet.
 fn placed_pod(kubectl: &Kubectl, name: &str) {
     kubectl.create(&format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{app: {name}}}}}\n\
@@ -49,7 +49,7 @@ fn delete_by_name_selector_file_and_all() {
 }
 
 #[test]
-fn background_deletion_lets_the_collector_follow() {
+fn background_deletion_deletes_dependents_afterwards() {
     let Some(kubectl) = kubectl() else { return };
     family(&kubectl, "parent", true);
     kubectl.ok("delete cm parent");
@@ -57,7 +57,7 @@ fn background_deletion_lets_the_collector_follow() {
 }
 
 #[test]
-fn foreground_deletion_takes_dependents_first() {
+fn foreground_deletion_deletes_dependents_first() {
     let Some(kubectl) = kubectl() else { return };
     family(&kubectl, "parent", true);
     kubectl.ok(r#"patch cm parent-child --type=merge -p '{"metadata":{"finalizers":["example.com/hold"]}}'"#);
@@ -72,7 +72,7 @@ fn foreground_deletion_takes_dependents_first() {
 }
 
 #[test]
-fn orphaning_keeps_dependents_and_frees_them() {
+fn orphaning_keeps_dependents_without_their_owner() {
     let Some(kubectl) = kubectl() else { return };
     family(&kubectl, "parent", false);
     kubectl.ok("delete cm parent --cascade=orphan");
@@ -91,7 +91,7 @@ fn deletion_of_a_running_pod_is_graceful() {
     let pod = kubectl.object("pod/slow");
     assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 30);
     assert!(kubectl.ok("get pod slow --no-headers").contains("Terminating"));
-    // A shorter grace is heard, a longer one is not.
+    // A shorter grace period is accepted, a longer one is not.
     kubectl.ok("delete pod slow --wait=false --grace-period=5");
     assert_eq!(kubectl.object("pod/slow")["metadata"]["deletionGracePeriodSeconds"], 5);
     kubectl.ok("delete pod slow --wait=false --grace-period=20");
@@ -100,7 +100,7 @@ fn deletion_of_a_running_pod_is_graceful() {
     assert!(forced.err.contains("Immediate deletion does not wait"), "{forced}");
     assert!(forced.succeeded().contains("force deleted"));
     assert!(kubectl.fails("get pod slow").contains("not found"));
-    // Nobody runs an unplaced pod: it goes at once.
+    // No kubelet runs an unscheduled pod: it is deleted at once.
     kubectl.ok("run unplaced --image=nginx:1");
     kubectl.ok("delete pod unplaced");
     assert!(kubectl.fails("get pod unplaced").contains("not found"));
@@ -147,7 +147,7 @@ fn wait_for_conditions_fields_and_deletions() {
 }
 
 #[test]
-fn a_namespace_goes_with_all_that_is_in_it() {
+fn a_namespace_is_deleted_with_its_content() {
     let Some(kubectl) = kubectl() else { return };
     let name = kubectl.namespace().to_owned();
     kubectl.ok("create configmap inside");
@@ -161,7 +161,7 @@ fn a_namespace_goes_with_all_that_is_in_it() {
         "configmaps \"late\" is forbidden: unable to create new content in namespace {name} because it is being terminated"
     );
     assert!(error.contains(&expected), "{error}");
-    // Pods go first: the rest waits until the last one has stopped.
+    // Pods are deleted first: the rest waits until the last one has stopped.
     kubectl.ok("wait pod/inside --for=jsonpath={.metadata.deletionTimestamp} --timeout=30s");
     kubectl.ok(&format!("wait namespace/{name} --for=condition=NamespaceContentRemaining --timeout=30s"));
     kubectl.ok("delete pod inside --force --grace-period=0");
@@ -173,9 +173,9 @@ fn a_namespace_goes_with_all_that_is_in_it() {
     assert!(error.contains(&format!("namespaces \"{name}\" not found")), "{error}");
 }
 
-/// V1, V5: admission protects new claims and volumes; while something holds them, get and describe say Terminating.
+/// V1, V5: admission protects new claims and volumes; while a finalizer keeps them, get and describe show Terminating.
 #[test]
-fn claims_and_volumes_are_protected_and_say_when_they_go() {
+fn claims_and_volumes_are_protected_and_shown_as_terminating() {
     let Some(kubectl) = kubectl() else { return };
     let volume = format!("volume-{}", kubectl.namespace());
     kubectl.create(&format!(

@@ -1,5 +1,5 @@
-//! The manifests in `deploy/`, applied by kubectl, and the program with the tokens of the accounts that they make: nobody here has more
-//! rights than the manifests give.
+//! The manifests in `deploy/`, applied by kubectl, and the program with the tokens of their accounts: no client here
+//! has more permissions than the manifests grant.
 
 mod support;
 
@@ -14,7 +14,7 @@ fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
 }
 
-/// The same server by the token of an account.
+/// The same server with the token of an account.
 fn account(kubectl: &Kubectl, namespace: &str, name: &str) -> Kubectl {
     let token = kubectl.ok(&format!("-n {namespace} create token {name}"));
     // The file is named by the namespace.
@@ -38,7 +38,7 @@ spec:
       spec: {accessModes: [ReadWriteOnce], storageClassName: CLASS, resources: {requests: {storage: 1Gi}}}
 "#;
 
-/// All of `deploy/` at once. Our own server has no Deployments; the pods that it would make are tried instead.
+/// All of `deploy/` at once. Our own server has no Deployments; the test creates the pods of the Deployment instead.
 #[test]
 fn all_of_deploy_applies_and_its_accounts_can_do_their_work() {
     let cluster = Arc::new(Cluster::start_server(Place::InMemory));
@@ -54,7 +54,7 @@ fn all_of_deploy_applies_and_its_accounts_can_do_their_work() {
     }
     let deployment = std::fs::read_to_string(deploy().join("deployment.yaml")).expect("the manifest is there");
     let deployment = cluster.write("deployment.yaml", deployment.split("\n---\n").next().expect("the first of them"));
-    // kubectl reads YAML for us; it needs the server for nothing here.
+    // kubectl only parses the YAML; it does not need the server for that.
     let deployment = kubectl.value(&format!("patch --local -f {deployment} --type=merge -p {{}} -o json"));
     let typed: Deployment = serde_json::from_value(deployment.clone()).expect("a Deployment");
     let again = serde_json::to_value(&typed).expect("it can be written");
@@ -84,12 +84,15 @@ fn all_of_deploy_applies_and_its_accounts_can_do_their_work() {
     controllers.program.line_with(&["user", "system:serviceaccount:kube-system:mainstay-controllers"]);
     controllers.program.line_with(&["Leading"]);
     the_life_of_a_set(&kubectl);
-    assert!(!controllers.get("/metrics").1.contains("controller_requests_forbidden_total{"), "no right was missing");
+    assert!(
+        !controllers.get("/metrics").1.contains("controller_requests_forbidden_total{"),
+        "no permission was missing"
+    );
     let said = controllers.stop();
     assert!(!said.join("\n").contains("may not"), "{said:?}");
 }
 
-/// The features of the table in `docs/controllers.md`, one after the other.
+/// The features in the table of `docs/controllers.md`, one after the other.
 fn the_life_of_a_set(kubectl: &Kubectl) {
     let mut set = kubectl.value_with("create --dry-run=client -o json -f -", &SET.replace("CLASS", "fast"));
     let more = json!({"replicas": 3, "ordinals": {"start": 4}, "podManagementPolicy": "Parallel",
@@ -107,13 +110,13 @@ fn the_life_of_a_set(kubectl: &Kubectl) {
     set["spec"]["template"]["spec"]["containers"][0]["image"] = json!("y");
     apply(&set);
     kubectl.prints("get pods -o jsonpath={.items[*].spec.containers[0].image}", "x y y");
-    // Claims grow in place.
+    // Claims are expanded in place.
     set["spec"]["updateStrategy"]["rollingUpdate"]["partition"] = json!(0);
     set["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
     apply(&set);
     kubectl.ok("wait --for=condition=VolumeClaimsUpdated statefulset/db --timeout=60s");
     kubectl.prints("get pvc -o jsonpath={.items[*].status.capacity.storage}", "2Gi 2Gi 2Gi");
-    // Claims go with their replicas, and with their set; volumes go with their claims.
+    // Claims are deleted with their replicas and with their set; volumes are deleted with their claims.
     kubectl.ok("scale statefulset db --replicas=1");
     kubectl.until("get pvc -o name", |claims| claims.trim() == "persistentvolumeclaim/data-db-4");
     kubectl.ok("delete statefulset db --timeout=60s");
@@ -133,7 +136,8 @@ fn volume(name: &str, directory: &Path, claim: Option<Value>) -> String {
     volume.to_string()
 }
 
-/// By the manifest for one namespace: there, sets get their pods, claims and volumes, and volumes are reclaimed; elsewhere nothing changes.
+/// With the manifest for one namespace: sets in it get pods, claims and volumes, and volumes are reclaimed; nothing
+/// else changes.
 #[test]
 fn one_namespace_opts_in() {
     let cluster = Arc::new(Cluster::start_server(Place::InMemory));
@@ -149,7 +153,7 @@ fn one_namespace_opts_in() {
         path
     };
 
-    // The other namespace: a set that nobody looks after, and a claim with its volume.
+    // In the other namespace: a set that no controller reconciles, and a claim with its volume.
     other.create(&SET.replace("CLASS", "local"));
     let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "theirs",
         "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}, "spec": {"accessModes": ["ReadWriteOnce"],
@@ -183,17 +187,20 @@ fn one_namespace_opts_in() {
     assert!(!controllers.get("/metrics").1.contains("namespace=\"other\""));
     assert_eq!(everything(), before);
 
-    // Their claim goes, and one of ours.
+    // A claim of the other namespace is deleted, and one of ours.
     other.ok("delete pvc theirs --wait=false");
     other.ok("patch pvc theirs --type=merge -p {\"metadata\":{\"finalizers\":null}}");
     let before = everything();
     assert!(!before.contains("PersistentVolumeClaim/theirs"), "{before}");
-    // Nobody collects garbage here, so the pods go before their set.
+    // No garbage collector runs, so the pods are deleted before their set.
     shop.ok("scale statefulset db --replicas=0");
     shop.ok("wait --for=delete pod/db-0 --timeout=60s");
     shop.ok("delete pvc --all --timeout=60s");
     kubectl.until("get pv -o name", |volumes| volumes.trim() == "persistentvolume/theirs");
-    assert!(!controllers.get("/metrics").1.contains("controller_requests_forbidden_total{"), "no right was missing");
+    assert!(
+        !controllers.get("/metrics").1.contains("controller_requests_forbidden_total{"),
+        "no permission was missing"
+    );
     let said = controllers.stop();
     assert!(!said.join("\n").contains("may not"), "{said:?}");
     assert_eq!(everything(), before);

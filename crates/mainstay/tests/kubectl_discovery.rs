@@ -1,10 +1,10 @@
-//! kubectl finds out what there is: version, api-versions, api-resources, explain, raw paths.
+//! kubectl discovery: version, api-versions, api-resources, explain, raw paths.
 
 mod support;
 
 use support::kubectl;
 
-/// Kind, its `kubectl explain` name and its short names, for everything that the server must serve.
+/// Kind, its `kubectl explain` name and its short names, for all kinds that the server must serve.
 const RESOURCES: &[(&str, &str, bool, &str)] = &[
     // name, apiVersion, namespaced, kind
     ("bindings", "v1", true, "Binding"),
@@ -45,7 +45,7 @@ const RESOURCES: &[(&str, &str, bool, &str)] = &[
     ("volumeattributesclasses", "storage.k8s.io/v1", false, "VolumeAttributesClass"),
 ];
 
-/// Served because the issue says so; the other rows may be left out by a server that does not list them.
+/// Served because an issue requires it; another server may leave out the other rows.
 const OPTIONAL: &[&str] = &["bindings", "localsubjectaccessreviews"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! Wrong input on purpose: each mistake gets one clear sentence, and the server goes on.
+//! Wrong input: each mistake gets one clear sentence, and the server continues.
 
 mod support;
 
@@ -53,7 +53,7 @@ fn manifests_with_mistakes_are_refused_with_their_reason() {
 }
 
 #[test]
-fn all_mistakes_of_one_object_are_named_at_once() {
+fn all_mistakes_of_one_object_are_reported_at_once() {
     let Some(kubectl) = kubectl() else { return };
     let error = kubectl.fails_with(
         "create -f -",
@@ -80,7 +80,7 @@ fn unknown_fields_are_warned_of_or_ignored_when_asked() {
 }
 
 #[test]
-fn changes_that_may_not_be_are_refused() {
+fn forbidden_changes_are_refused() {
     let Some(kubectl) = kubectl() else { return };
     kubectl.create(&pod("x"));
     kubectl.create("apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: x}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}, storageClassName: none}\n");
@@ -128,14 +128,14 @@ fn changes_that_may_not_be_are_refused() {
         let error = kubectl.fails(command);
         assert!(error.contains(sentence), "{command}: expected {sentence:?}, got:\n{error}");
     }
-    // A bound claim may grow, where its class says so.
+    // A bound claim may be expanded if its class allows it.
     kubectl.ok(r#"patch pvc x --subresource=status --type=merge -p '{"status":{"phase":"Bound"}}'"#);
     let error = kubectl.fails(r#"patch pvc x --type=merge -p '{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}'"#);
     assert!(error.contains("is forbidden: only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"), "{error}");
 }
 
 #[test]
-fn missing_places_and_wrong_names_are_named() {
+fn missing_namespaces_and_wrong_names_are_reported() {
     let Some(kubectl) = kubectl() else { return };
     let nowhere = kubectl.in_namespace("nowhere");
     let error = nowhere.fails("create configmap x");
@@ -166,7 +166,7 @@ fn missing_places_and_wrong_names_are_named() {
 }
 
 #[test]
-fn quota_says_what_is_used_and_what_is_allowed() {
+fn quota_reports_used_and_hard() {
     let Some(kubectl) = kubectl() else { return };
     kubectl.ok("create quota few --hard=count/configmaps=3,pods=1,requests.storage=2Gi");
     kubectl.ok("create configmap one");
@@ -193,7 +193,7 @@ fn quota_says_what_is_used_and_what_is_allowed() {
 }
 
 #[test]
-fn the_server_survives_what_no_client_should_send() {
+fn the_server_survives_malformed_requests() {
     let Some(kubectl) = kubectl() else { return };
     let deep = format!("{}1{}", "[".repeat(50_000), "]".repeat(50_000));
     let file = kubectl.cluster.write(

@@ -1,12 +1,13 @@
-//! One object of every kind: what `get` shows in its columns and what `describe` tells.
+//! One object of every kind: the columns of `get` and the output of `describe`.
 
 mod support;
 
 use std::sync::Arc;
 use support::{Cluster, Kubectl, Place, kubectl_on};
 
-/// A server with one object of every kind. The names of cluster-scoped ones can be had only once, so each test has its own. The
-/// StatefulSet's controller would adopt the revision and clear it away, and the endpoints controller would replace the address.
+/// A server with one object of every kind. Names of cluster-scoped objects are unique, so each test has its own server.
+/// The StatefulSet controller would adopt and delete the revision, and the endpoints controller would replace the
+/// address.
 fn every_kind() -> Option<Kubectl> {
     every_kind_with("*,-statefulset-controller,-endpoints-controller")
 }
@@ -23,7 +24,7 @@ fn compact(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What `describe` must tell, white space aside.
+/// What `describe` must contain, ignoring white space.
 const DESCRIBED: &[(&str, &[&str])] = &[
     ("namespace/every-space", &["Status: Active", "team=storage", "No resource quota."]),
     ("node/every-node", &["Taints: dedicated=db:NoSchedule", "Unschedulable: false", "Non-terminated Pods:"]),
@@ -155,7 +156,7 @@ fn columns_are_upstreams() {
 }
 
 #[test]
-fn cells_say_what_users_look_for() {
+fn cells_have_the_expected_values() {
     let Some(kubectl) = every_kind() else { return };
     for (what, row) in [
         ("configmap/every", "every 2"),
@@ -199,7 +200,7 @@ fn cells_say_what_users_look_for() {
 }
 
 #[test]
-fn describe_tells_the_story_of_every_kind() {
+fn describe_works_for_every_kind() {
     let Some(kubectl) = every_kind() else { return };
     for (what, parts) in DESCRIBED {
         // These read VolumeAttributesClasses in v1beta1 only, which Kubernetes 1.37 does not serve either.
@@ -221,7 +222,7 @@ fn describe_tells_the_story_of_every_kind() {
 /// Exit code 0 means "no difference", 1 "differences", anything else an error: tools that deploy by diff rely on it.
 #[test]
 fn diff_finds_no_difference_in_an_unchanged_object_of_any_kind() {
-    // The node lifecycle controller taints the node, which differs from the manifest.
+    // The node lifecycle controller taints the node, which then differs from the manifest.
     let Some(kubectl) = every_kind_with("persistentvolume-binder-controller") else { return };
     let manifest = include_str!("manifests/every_kind.yaml");
     kubectl.ok_with("apply -f -", manifest);
@@ -233,7 +234,7 @@ fn diff_finds_no_difference_in_an_unchanged_object_of_any_kind() {
 
     let documents: Vec<&str> = manifest.split("\n---\n").collect();
     for mode in ["", " --server-side --force-conflicts"] {
-        // One label more for each object, and nothing else in the output.
+        // One more label for each object, and nothing else in the output.
         let labelled = documents.iter().map(|text| {
             let mut object = object::decode::yaml(text.as_bytes()).expect("the manifest is YAML").value;
             object["metadata"]["labels"]["marked"] = object::json!("yes");
@@ -254,8 +255,8 @@ fn diff_finds_no_difference_in_an_unchanged_object_of_any_kind() {
     assert_eq!(changed, ["-  generation: 1", "+  generation: 2", "-  replicas: 2", "+  replicas: 3"], "{other}");
 }
 
-/// A line of a unified diff that is in one of the two files alone. Client-side apply shows its annotation, too, which has
-/// the whole manifest in it.
+/// A line of a unified diff that is only in one of the two files. Client-side apply also shows its annotation, which
+/// contains the whole manifest.
 fn is_change(line: &&str) -> bool {
     let is_header = line.starts_with("---") || line.starts_with("+++");
     let is_annotation = line[1..].trim_start().starts_with('{');
@@ -263,12 +264,12 @@ fn is_change(line: &&str) -> bool {
 }
 
 #[test]
-fn one_command_deletes_what_one_command_made() {
+fn one_command_deletes_what_one_command_created() {
     let Some(kubectl) = every_kind() else { return };
     let manifest = include_str!("manifests/every_kind.yaml");
     let said = kubectl.ok_with("delete -f - --wait=false --grace-period=0 --force", manifest);
     assert_eq!(said.matches("deleted").count(), manifest.matches("\nkind: ").count(), "{said}");
-    // The pod is forced away, then protection lets the claim and its volume go, then the namespace its contents.
+    // First the pod is force deleted, then protection releases the claim and its volume, then the namespace is deleted.
     for what in ["pod/every", "configmap/every", "statefulset/every", "node/every-node", "namespace/every-space"] {
         kubectl.ok(&format!("wait --for=delete {what} --timeout=30s"));
     }

@@ -1,6 +1,6 @@
-//! Gates that go off and on, for the server and for one of its controllers separately, as people restart their processes: real flags, real
-//! processes, in the middle of a scale-down, a rollout, a reclaim and a deletion. A pod that does not end, or a partition, holds each there
-//! until the gate has changed.
+//! Feature gates are switched off and on, for the server and for one of its controllers separately, as users restart
+//! their processes: in the middle of a scale-down, a rollout, a reclaim and a deletion. A pod that does not terminate,
+//! or a partition, keeps each of these in progress until the gate has changed.
 
 mod support;
 
@@ -16,8 +16,8 @@ const RECLAIM: &str = "HonorPVReclaimPolicy";
 const OF_SETS: &str = "statefulset-controller";
 const PROVISIONER: &str = "csi-provisioner-controller";
 
-/// A server that keeps its state, with all controllers but one, which is a process of its own: both are restarted alone, each
-/// with its own gates.
+/// A server with persistent state and all controllers but one, which is a process of its own: both are restarted
+/// separately, each with its own gates.
 struct Pair {
     data: TempDir,
     gate: &'static str,
@@ -31,7 +31,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// With the gate on for both; `None` where there is no kubectl.
+    /// With the gate on for both; `None` if kubectl is not installed.
     fn start(gate: &'static str, apart: &'static str) -> Option<Pair> {
         let data = TempDir::new().expect("a temporary directory can be made");
         let server = serve(&data, apart, gate, true);
@@ -43,7 +43,7 @@ impl Pair {
 
     fn control(&mut self) {
         let gates = format!("{}={}", self.gate, self.on.1);
-        // The driver is the server's, and serves whoever asks.
+        // The server runs the driver, which serves any caller.
         let driver = format!("unix://{}", self.data.path().join("csi.sock").display());
         let mut arguments = vec!["--controllers", self.apart, "--lease-name", "apart", "--feature-gates", &gates];
         if self.apart == PROVISIONER {
@@ -52,19 +52,19 @@ impl Pair {
         self.controller = Some(Controllers::start(&self.server, &self.server.kubeconfig, &arguments));
     }
 
-    /// The controller dies in the middle of whatever it does, and comes back with the gate so.
+    /// Kills the controller in the middle of its work, and restarts it with this gate.
     fn controller_with(&mut self, on: bool) {
         if let Some(controller) = self.controller.take() {
             controller.program.kill();
             controller.program.finish();
         }
-        // Whoever is killed leaves the lease behind; it need not be waited for here.
+        // A killed process does not release its lease; delete it instead of waiting.
         self.kubectl.ok("delete lease apart -n kube-system --ignore-not-found");
         self.on.1 = on;
         self.control();
     }
 
-    /// The server is killed, with the controllers in its process, and comes back with the gate so.
+    /// Kills the server with the controllers in its process, and restarts it with this gate.
     fn server_with(&mut self, on: bool) {
         let controller = self.controller.take();
         self.server.kill();
@@ -79,13 +79,13 @@ impl Pair {
         self.kubectl.ok_with("create -f -", &set("web", replicas, more));
     }
 
-    /// Waits until these are the set's pods, all ready.
+    /// Waits until the set has these pods, all ready.
     fn until_pods(&self, wanted: &str) {
         let ready = r#"{range .items[?(@.status.containerStatuses[0].ready==true)]}{.metadata.name} {end}"#;
         self.kubectl.until(&format!("get pods -l app=web -o 'jsonpath={ready}'"), |pods| pods.trim() == wanted);
     }
 
-    /// From now on the pod does not end when it is told to.
+    /// From now on the pod does not terminate when it is deleted.
     fn hold(&self, pod: &str) {
         self.kubectl.ok(&format!("annotate pod {pod} sim.mainstay.dev/terminate-after=never"));
     }
@@ -94,7 +94,7 @@ impl Pair {
         self.kubectl.ok(&format!("annotate pod {pod} sim.mainstay.dev/terminate-after-"));
     }
 
-    /// Waits until something is told to go, and says that it is still there.
+    /// Deletes an object, waits until it is terminating, and checks that it still exists.
     fn until_going(&self, what: &str) {
         let told = format!("get {what} -o jsonpath={{.metadata.deletionTimestamp}}");
         self.kubectl.until(&told, |time| !time.is_empty());
@@ -128,8 +128,8 @@ fn r14_the_retention_policy_goes_off_and_on() {
     pair.create(3, "persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete, whenScaled: Delete}");
     pair.until_pods("web-0 web-1 web-2");
     let first = pair.kubectl.ok("get pvc data-web-0 -o jsonpath={.metadata.uid}");
-    // Off in the middle of a scale-down: web-2 is on its way out and owns its claim, web-1 is not told yet. From then on claims belong to
-    // nobody, also when the pod ends.
+    // Switched off in the middle of a scale-down: web-2 is terminating and owns its claim, web-1 is not deleted yet.
+    // From then on claims have no owner, even when the pod ends.
     pair.hold("web-2");
     pair.kubectl.ok("scale sts web --replicas=1");
     pair.until_going("pod web-2");
@@ -142,13 +142,13 @@ fn r14_the_retention_policy_goes_off_and_on() {
     pair.let_go("web-2");
     pair.until_pods("web-0");
     assert_eq!(pair.claims(), "data-web-0 data-web-1 data-web-2");
-    // And a whole scale-down takes nothing along.
+    // A whole scale-down deletes no claim.
     pair.kubectl.ok("scale sts web --replicas=2");
     pair.until_pods("web-0 web-1");
     pair.kubectl.ok("scale sts web --replicas=1");
     pair.until_pods("web-0");
     assert!(pair.claims().contains("data-web-1"), "{}", pair.claims());
-    // A server without the gate keeps what is stored, and takes nothing new.
+    // A server without the gate keeps stored fields, and drops new ones.
     pair.server_with(false);
     let policy = "-o jsonpath={.spec.persistentVolumeClaimRetentionPolicy.whenDeleted}";
     pair.kubectl.ok("label sts web touched=yes");
@@ -158,7 +158,7 @@ fn r14_the_retention_policy_goes_off_and_on() {
         &set("other", 0, "persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete, whenScaled: Delete}"),
     );
     pair.kubectl.prints(&format!("get sts other {policy}"), "");
-    // On again, in the middle of a deletion: the claims go with the set, because it says so, and were the same until then.
+    // Switched on in the middle of a deletion: the claims are deleted with the set, as its policy says.
     pair.server_with(true);
     pair.until_pods("web-0");
     pair.kubectl.prints("get pvc data-web-0 -o jsonpath={.metadata.uid}", &first);
@@ -178,7 +178,7 @@ fn r14_the_retention_policy_goes_off_and_on() {
 
 /// O5
 #[test]
-fn o5_ordinals_go_to_zero_and_back() {
+fn o5_ordinals_restart_at_zero_and_return() {
     let Some(mut pair) = Pair::start(ORDINALS, OF_SETS) else { return };
     pair.create(2, "ordinals: {start: 5}");
     pair.until_pods("web-5 web-6");
@@ -191,12 +191,16 @@ fn o5_ordinals_go_to_zero_and_back() {
     pair.until_pods("web-0 web-1");
     pair.controller_with(true);
     pair.until_pods("web-5 web-6");
-    assert_eq!(pair.claims(), "data-web-0 data-web-1 data-web-5 data-web-6", "no claim goes with a number");
+    assert_eq!(
+        pair.claims(),
+        "data-web-0 data-web-1 data-web-5 data-web-6",
+        "no claim is deleted when ordinals change"
+    );
 }
 
 /// T16
 #[test]
-fn t16_claim_templates_stop_and_go_on() {
+fn t16_claim_templates_are_ignored_and_followed_again() {
     let Some(mut pair) = Pair::start(TEMPLATES, OF_SETS) else { return };
     let sizes = "get pvc -o jsonpath={.items[*].status.capacity.storage}";
     let grow = |size: &str| {
@@ -205,8 +209,9 @@ fn t16_claim_templates_stop_and_go_on() {
     };
     pair.create(3, "volumeClaimUpdatePolicy: InPlace\n  updateStrategy: {rollingUpdate: {partition: 2}}");
     pair.until_pods("web-0 web-1 web-2");
-    // Off in the middle of a rollout: it ends, with whatever has grown by then, and no claim is touched any more.
-    // The partition holds it there: web-2 has it, web-1 and web-0 are not begun.
+    // Switched off in the middle of a rollout: it ends with the claims that are expanded by then, and no other claim is
+    // changed.
+    // The partition holds the rollout: web-2 is updated, web-1 and web-0 are not.
     let asked = "get pvc -o jsonpath={.items[*].spec.resources.requests.storage}";
     pair.kubectl.ok(&grow("2Gi"));
     pair.kubectl.until(asked, |sizes| sizes == "1Gi 1Gi 2Gi");
@@ -224,14 +229,14 @@ fn t16_claim_templates_stop_and_go_on() {
     pair.kubectl.prints("get sts web -o jsonpath={.spec.volumeClaimUpdatePolicy}", "InPlace");
     pair.kubectl.prints(asked, &reached);
     pair.server_with(true);
-    // Before: what the controller rolls while it does not know the feature is left out for good.
+    // What the controller rolls out while it does not know the feature is never applied to claims.
     pair.controller_with(true);
     pair.kubectl.prints(asked, &reached);
     pair.kubectl.ok(&grow("3Gi"));
     pair.kubectl.until(sizes, |sizes| sizes == "3Gi 3Gi 3Gi");
 }
 
-/// H8: the provisioner is in the server's process here; below it is one of its own.
+/// H8: here the provisioner is in the server's process; in the test below it is a process of its own.
 #[test]
 fn h8_the_reclaim_policy_is_honoured_off_and_on() {
     let Some(mut pair) = Pair::start(RECLAIM, OF_SETS) else { return };
@@ -240,7 +245,8 @@ fn h8_the_reclaim_policy_is_honoured_off_and_on() {
     let held = "get pv -o jsonpath={.items[*].metadata.finalizers}";
     let is_held = |finalizers: &str| finalizers.contains("external-provisioner.volume.kubernetes.io/finalizer");
     pair.kubectl.until(held, is_held);
-    // Off in the middle of a reclaim: the claim's volume goes all the same, and those that are left are let go of.
+    // Switched off in the middle of a reclaim: the claim's volume is still deleted, and the others lose their
+    // finalizers.
     pair.hold("web-1");
     pair.kubectl.ok("scale sts web --replicas=1");
     pair.until_going("pod web-1");
@@ -252,7 +258,7 @@ fn h8_the_reclaim_policy_is_honoured_off_and_on() {
     pair.kubectl.until(held, |finalizers| !is_held(finalizers));
     pair.server_with(true);
     pair.kubectl.until(held, is_held);
-    // In the order that loses the backend where the policy is not honoured.
+    // In the order that leaks the volume without the gate.
     pair.kubectl.ok("delete pv --all --wait=false");
     pair.kubectl.ok("delete sts web");
     pair.kubectl.until("get pv -o name", |volumes| volumes.trim().is_empty());
@@ -260,8 +266,8 @@ fn h8_the_reclaim_policy_is_honoured_off_and_on() {
     assert_eq!(backend_volumes(pair.data.path()), [] as [std::path::PathBuf; 0]);
 }
 
-/// KEP-2644, "Version Skew Strategy": the finalizer of a driver's volumes is the provisioner's, whatever the binder beside it knows. Volumes
-/// are deleted before their claims, the order that loses the backend.
+/// KEP-2644, "Version Skew Strategy": the provisioner manages the finalizer of a driver's volumes, whatever the gate of
+/// the binder. Volumes are deleted before their claims, the order that leaks volumes.
 #[test]
 fn h8_the_provisioner_honours_the_policy_and_the_binder_does_not_or_the_other_way_round() {
     let Some(mut pair) = Pair::start(RECLAIM, PROVISIONER) else { return };
@@ -275,7 +281,8 @@ fn h8_the_provisioner_honours_the_policy_and_the_binder_does_not_or_the_other_wa
     pair.until_pods("web-0");
     pair.kubectl.until(held, is_held);
 
-    // The binder without it, in the middle of a reclaim: the volume is told to go, its claim is still used. It is protected all the same.
+    // The binder without the gate, in the middle of a reclaim: the PV is deleted while its claim is used. It is still
+    // protected.
     pair.hold("web-0");
     pair.kubectl.ok("delete pv --all --wait=false");
     pair.kubectl.ok("delete sts web --wait=false --cascade=foreground");
@@ -288,8 +295,8 @@ fn h8_the_provisioner_honours_the_policy_and_the_binder_does_not_or_the_other_wa
     all_gone(&pair);
     assert_eq!(backend_volumes(pair.data.path()), [] as [std::path::PathBuf; 0]);
 
-    // The provisioner without it, the binder with it: drivers' volumes have the issue of before. The finalizer is taken off, and what is
-    // deleted before its claim is forgotten, its backend left.
+    // The provisioner without the gate, the binder with it: as before the KEP. The finalizer is removed, and a PV that
+    // is deleted before its claim leaks its volume.
     pair.create(1, "persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete, whenScaled: Delete}");
     pair.until_pods("web-0");
     pair.kubectl.until(held, is_held);
@@ -302,7 +309,7 @@ fn h8_the_provisioner_honours_the_policy_and_the_binder_does_not_or_the_other_wa
     let left = backend_volumes(pair.data.path());
     assert_eq!(left.len(), 1);
 
-    // On again for both: what was forgotten stays forgotten, and new volumes are protected.
+    // On again for both: leaked volumes stay, and new volumes are protected.
     pair.controller_with(true);
     pair.create(1, "persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete, whenScaled: Delete}");
     pair.until_pods("web-0");

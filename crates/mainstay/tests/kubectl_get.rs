@@ -177,7 +177,7 @@ fn watch_shows_each_change_once() {
     watch.line_with(&["ADDED", "second", "Pending"]);
     kubectl.ok(r#"patch pod second --subresource=status --type=merge -p '{"status":{"phase":"Running"}}'"#);
     watch.line_with(&["MODIFIED", "second", "Running"]);
-    // Leaving a selection is a deletion for its watchers, entering it an addition.
+    // For its watchers, leaving a selection is a deletion, and entering it an addition.
     kubectl.ok("label pod second app=db --overwrite");
     watch.line_with(&["DELETED", "second"]);
     kubectl.ok("label pod second app=web --overwrite");
@@ -201,7 +201,7 @@ fn watch_of_one_object_and_in_json() {
     json.line_with(&["\"type\":", "\"ADDED\""]);
     kubectl.ok("label configmap one seen=yes");
     json.line_with(&["\"type\":", "\"MODIFIED\""]);
-    // Started at some moment before or after the label: the deletion it sees for certain.
+    // The watch may begin before or after the label is set; it sees the deletion in any case.
     kubectl.ok("delete configmap one");
     only.line_with(&["configmap/one"]);
 }

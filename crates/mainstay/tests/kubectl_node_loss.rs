@@ -1,4 +1,4 @@
-//! Nodes that are lost for good, as an administrator meets them: kubectl and the real program.
+//! Nodes that are lost permanently: kubectl and the real program.
 
 mod support;
 
@@ -31,8 +31,9 @@ fn node_of(kubectl: &Kubectl, pod: &str) -> String {
     kubectl.ok(&format!("get pod {pod} -o jsonpath={{.spec.nodeName}}"))
 }
 
-/// Two of four machines are switched off: the Node of one is deleted, the other is declared out of service. Both replicas start
-/// elsewhere with their claims. This takes 45 s: as long as a Node must be missing, and a silent one counts as ready.
+/// Two of four machines are switched off: the Node of one is deleted, the other is declared out of service. Both
+/// replicas start elsewhere with their claims. This takes 45 s, because a Node without heartbeats counts as ready for
+/// that long.
 #[test]
 fn replicas_of_lost_nodes_start_elsewhere_with_their_claims() {
     let Some(kubectl) = kubectl_on(&Arc::new(Cluster::start_with(Place::InMemory, &["--nodes", "4"]))) else { return };

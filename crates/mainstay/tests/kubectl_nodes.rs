@@ -1,4 +1,4 @@
-//! Simulated nodes as people meet them: kubectl and the real program.
+//! Simulated nodes: kubectl and the real program.
 
 mod support;
 
@@ -7,13 +7,13 @@ use std::sync::Arc;
 use support::{Cluster, Kubectl, Place, Running, kubectl_on};
 use tempfile::TempDir;
 
-/// Two small nodes, of their own because the tests cordon, taint and drain them.
+/// Two small nodes of their own, because the tests cordon, taint and drain them.
 fn two_nodes() -> Option<Kubectl> {
     let arguments = ["--nodes", "2", "--node-capacity", "cpu=2,memory=4Gi"];
     kubectl_on(&Arc::new(Cluster::start_with(Place::InMemory, &arguments)))
 }
 
-/// A pod that does as these annotations say.
+/// A pod that behaves as these annotations say.
 fn pod(name: &str, annotations: &[(&str, &str)]) -> String {
     let notes: Vec<String> =
         annotations.iter().map(|(key, value)| format!("sim.mainstay.dev/{key}: '{value}'")).collect();
@@ -30,7 +30,7 @@ fn row(kubectl: &Kubectl, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn nodes_are_there_at_once_and_run_pods() {
+fn nodes_exist_at_once_and_run_pods() {
     let Some(kubectl) = two_nodes() else { return };
     let table = kubectl.ok("get nodes");
     for name in ["simulated-0", "simulated-1"] {
@@ -69,7 +69,7 @@ fn nodes_are_cordoned_tainted_and_drained() {
     kubectl.until("describe pod second", |out| out.contains(why) && out.contains("FailedScheduling"));
     kubectl.ok("uncordon simulated-0");
     kubectl.ok("wait --for=condition=Ready pod/second --timeout=30s");
-    // Drained, it is empty; a taint that nothing tolerates does the same.
+    // The drained node is empty; a taint without a toleration has the same effect.
     kubectl.ok("drain simulated-0 --force --timeout=30s");
     kubectl.prints("get pods -o name", "pod/first");
     assert!(kubectl.ok("get node simulated-0").contains("Ready,SchedulingDisabled"));
@@ -78,7 +78,7 @@ fn nodes_are_cordoned_tainted_and_drained() {
 }
 
 #[test]
-fn what_does_not_fit_waits_and_says_so() {
+fn a_pod_that_does_not_fit_waits_with_an_event() {
     let Some(kubectl) = two_nodes() else { return };
     let names: Vec<String> = (0..9).map(|at| format!("p-{at}")).collect();
     kubectl.create(&names.iter().map(|name| pod(name, &[])).collect::<String>());
@@ -130,9 +130,9 @@ fn pods_misbehave_on_demand() {
     kubectl.ok("wait --for=delete pod/stuck --timeout=30s");
 }
 
-/// Whoever asks for what would have to be executed is told at once that nothing is, and is not left waiting.
+/// A request that would need a container is refused at once.
 #[test]
-fn what_is_not_executed_is_refused_in_one_sentence() {
+fn requests_that_need_a_container_are_refused_in_one_sentence() {
     let Some(kubectl) = two_nodes() else { return };
     kubectl.create(&pod("web", &[]));
     kubectl.ok("wait --for=condition=Ready pod/web --timeout=30s");
@@ -166,7 +166,7 @@ fn what_is_not_executed_is_refused_in_one_sentence() {
     let said = kubectl.fails("get --raw /api/v1/namespaces/default/services/web:80/proxy/");
     assert!(said.contains("service web: Mainstay does not proxy requests to services"), "{said}");
     assert!(kubectl.fails("top pods").contains("Metrics API not available"));
-    // A pod that no node has says nothing yet, as upstream; one on a real node is not reached either.
+    // An unscheduled pod has no output yet, as upstream; one on a real node cannot be reached either.
     kubectl.create(&pod("waits", &[]).replace("spec:", "spec:\n  schedulerName: nobody"));
     kubectl.prints("logs waits", "");
     assert!(kubectl.fails("exec waits -- true").contains("pod waits does not have a host assigned"));
@@ -177,7 +177,7 @@ fn what_is_not_executed_is_refused_in_one_sentence() {
     assert!(kubectl.fails("logs nothing").contains("pods \"nothing\" not found"));
 }
 
-/// As with a kubelet: a missing ConfigMap of a volume and a missing Secret of a variable hold a pod until they are there.
+/// As with a kubelet: a missing ConfigMap of a volume and a missing Secret of a variable hold a pod until they exist.
 #[test]
 fn missing_secrets_and_config_maps_hold_pods() {
     let Some(kubectl) = two_nodes() else { return };
@@ -208,14 +208,14 @@ fn nodes(cluster: &Cluster, kubeconfig: &Path, arguments: &[&str]) -> Running {
     Running::start(command)
 }
 
-/// The nodes alone, beside a server that has none, with the rights of the manifest.
+/// The nodes only, next to a server without nodes, with the permissions of the manifest.
 #[test]
 fn nodes_serve_any_api_server() {
     let cluster = Arc::new(Cluster::start_with(Place::InMemory, &["--nodes", "0"]));
     let Some(kubectl) = kubectl_on(&cluster) else { return };
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/nodes.yaml");
     let manifest = std::fs::read_to_string(manifest).expect("the manifest is there");
-    // What the manifest says to do for another prefix.
+    // The change that the manifest describes for another prefix.
     kubectl.ok_with("apply -f -", &manifest.replace("\"simulated-", "\"sim-"));
     let token = kubectl.ok("-n kube-system create token mainstay-nodes");
     let account = kubectl.with_token(Some(token.trim()));
@@ -233,7 +233,7 @@ fn nodes_serve_any_api_server() {
     kubectl.ok("wait --for=condition=Ready pod/early --timeout=30s");
     kubectl.until("events --for pod/early", |out| out.contains("Started container main"));
     kubectl.ok("delete pod early --timeout=30s");
-    // A Node that somebody deletes comes back.
+    // A deleted Node is created again.
     kubectl.ok("delete node sim-1");
     kubectl.until("get nodes", |out| out.contains("sim-1"));
     program.terminate();

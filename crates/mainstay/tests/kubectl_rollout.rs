@@ -1,11 +1,11 @@
-//! kubectl rollout on StatefulSets. The StatefulSet controller is not asked: the test plays it where one is needed.
+//! kubectl rollout on StatefulSets, without the StatefulSet controller: the test does its writes where they are needed.
 
 mod support;
 
 use serde_json::json;
 use support::Kubectl;
 
-/// Kept away from any StatefulSet controller: nothing but this test writes revisions and status.
+/// A server without StatefulSet controller: only this test writes revisions and status.
 fn set(kubectl: &Kubectl, image: &str) {
     kubectl.ok_with(
         "apply -f -",
@@ -17,7 +17,7 @@ fn set(kubectl: &Kubectl, image: &str) {
     );
 }
 
-/// What the controller keeps of a template: a patch that replaces it.
+/// The data of a revision: a patch that replaces the template.
 fn revision(kubectl: &Kubectl, number: u32) {
     let set = kubectl.object("sts/web");
     let mut template = set["spec"]["template"].clone();
@@ -73,7 +73,7 @@ fn history_and_undo_read_controller_revisions() {
     let object = kubectl.object("sts/web");
     let container = &object["spec"]["template"]["spec"]["containers"][0];
     assert_eq!((&container["image"], &container["env"][0]["value"]), (&json!("nginx:1"), &json!("nginx:1")));
-    assert_eq!(object["spec"]["replicas"], 2, "undo is of the template only");
+    assert_eq!(object["spec"]["replicas"], 2, "undo changes the template only");
     kubectl.prints(
         "rollout undo sts/web --to-revision=2 --dry-run=server",
         "statefulset.apps/web rolled back (server dry run)",

@@ -1,4 +1,4 @@
-//! StatefulSets as people use them: kubectl, the real program, simulated nodes.
+//! StatefulSets: kubectl, the real program, simulated nodes.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 use support::{Cluster, Kubectl, Place, program};
 
-/// A set with a claim for each replica, and volumes for them that only this namespace asks for.
+/// A set with a claim for each replica, and volumes for them of a class that only this namespace uses.
 fn set(kubectl: &Kubectl, replicas: usize, more: &str) -> String {
     let class = format!("disks-{}", kubectl.namespace());
     format!(
@@ -55,7 +55,7 @@ fn uids(kubectl: &Kubectl, what: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_set_rolls_remembers_goes_back_and_restarts() {
+fn rollout_history_undo_and_restart_work() {
     let Some(kubectl) = started(3, "") else { return };
     let out = kubectl.ok("get sts web --no-headers");
     assert_eq!(out.split_whitespace().take(2).collect::<Vec<_>>(), ["web", "3/3"]);
@@ -74,7 +74,7 @@ fn a_set_rolls_remembers_goes_back_and_restarts() {
     kubectl.ok("rollout status sts/web --timeout=60s");
     let image = "get pods -o jsonpath={.items[*].spec.containers[0].image}";
     kubectl.prints(image, "nginx:1 nginx:1 nginx:1");
-    // The older revision is used again, as the newest.
+    // The older revision is reused as the newest one.
     assert_eq!(names(&kubectl, "controllerrevisions").len(), 2);
     let missing = kubectl.fails("rollout undo sts/web --to-revision=1000000");
     assert!(missing.contains("unable to find specified revision 1000000 in history"), "{missing}");
@@ -92,7 +92,7 @@ fn a_set_rolls_remembers_goes_back_and_restarts() {
 }
 
 #[test]
-fn a_set_left_behind_by_its_pods_finds_them_again() {
+fn orphaned_pods_are_adopted_by_a_new_set() {
     let Some(kubectl) = started(2, "") else { return };
     let pods = uids(&kubectl, "pods");
     kubectl.ok("delete sts web --cascade=orphan");
@@ -105,15 +105,15 @@ fn a_set_left_behind_by_its_pods_finds_them_again() {
     assert_eq!(owners.trim(), format!("{set} {set}"));
 }
 
-/// R4: the claims of replicas that are scaled away go with them, the others stay. R3: all go with the set.
+/// R4: the claims of replicas that are scaled down are deleted, the others are kept. R3: all are deleted with the set.
 #[test]
-fn r3_r4_claims_go_as_the_policy_says() {
+fn r3_r4_claims_are_deleted_as_the_policy_says() {
     let policy = "persistentVolumeClaimRetentionPolicy: {whenScaled: Delete, whenDeleted: Delete}";
     let Some(kubectl) = started(3, policy) else { return };
     kubectl.ok("scale sts web --replicas=1");
     kubectl.ok("wait --for=delete pvc/data-web-2 pvc/data-web-1 --timeout=60s");
     assert_eq!(names(&kubectl, "pvc"), ["data-web-0"]);
-    // A pod that is deleted by hand keeps its claim.
+    // A pod that a user deletes keeps its claim.
     let claims = uids(&kubectl, "pvc");
     delete_and_wait_for_the_next(&kubectl, "web-0");
     kubectl.ok("rollout status sts/web --timeout=60s");
@@ -122,7 +122,7 @@ fn r3_r4_claims_go_as_the_policy_says() {
     kubectl.ok("wait --for=delete pvc/data-web-0 pod/web-0 --timeout=60s");
 }
 
-/// R2: nothing of a claim changes where nothing is said.
+/// R2: without a policy claims are kept.
 #[test]
 fn r2_claims_are_kept_by_default_and_used_again() {
     let Some(kubectl) = started(2, "") else { return };
@@ -136,7 +136,7 @@ fn r2_claims_are_kept_by_default_and_used_again() {
     assert_eq!(uids(&kubectl, "pvc"), claims);
 }
 
-/// O1 and O2: the numbering starts where the set says, and moves with it.
+/// O1 and O2: the ordinals start where the set says, and move with it.
 #[test]
 fn o1_o2_ordinals_start_anywhere() {
     let Some(kubectl) = support::kubectl() else { return };
@@ -152,7 +152,7 @@ fn o1_o2_ordinals_start_anywhere() {
 }
 
 #[test]
-fn a_pod_of_somebody_else_under_a_replicas_name_is_told_about() {
+fn a_foreign_pod_with_a_replicas_name_is_reported() {
     let Some(kubectl) = support::kubectl() else { return };
     kubectl.ok("run web-1 --image=nginx:1");
     volumes(&kubectl, 3);
@@ -167,7 +167,8 @@ fn a_pod_of_somebody_else_under_a_replicas_name_is_told_about() {
     kubectl.ok("rollout status sts/web --timeout=60s");
 }
 
-/// kubectl itself may wait for ever here: it takes the next pod of that name for the one that it deleted, if that came too soon.
+/// kubectl itself may wait for ever here: if the next pod of that name is created too soon, kubectl takes it for the
+/// deleted one.
 fn delete_and_wait_for_the_next(kubectl: &Kubectl, pod: &str) {
     let uid = || kubectl.run(&format!("get pod {pod} -o jsonpath={{.metadata.uid}}")).out;
     let before = uid();
@@ -187,7 +188,7 @@ fn a_name_too_long_for_its_pods_is_warned_about() {
     assert!(said.err.contains("Warning: metadata.name") && said.err.contains("too long"), "{said:?}");
 }
 
-/// O4: the documented example, as it stands: no ordinal runs twice, every replica keeps its volume.
+/// O4: the documented example, unchanged: no ordinal runs twice, every replica keeps its volume.
 #[test]
 fn o4_a_slice_moves_to_another_namespace() {
     let cluster = Arc::new(Cluster::start_with(Place::InMemory, &[]));
@@ -213,7 +214,7 @@ fn o4_a_slice_moves_to_another_namespace() {
     assert!(over.contains("All replicas have moved."), "{over}");
 }
 
-/// A script that calls `kubectl`, which is the one under test.
+/// A script that calls `kubectl`, which is the kubectl of the test.
 fn script(kubectl: &Kubectl, path: &Path) -> Command {
     let programs: PathBuf = kubectl.cluster.path().join("bin");
     std::fs::create_dir_all(&programs).expect("the temporary directory can be written");

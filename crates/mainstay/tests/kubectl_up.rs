@@ -1,4 +1,4 @@
-//! The program as its user meets it: what it says, what it keeps, how it stops, what it refuses.
+//! `mainstay up` for its user: output, persistent state, stopping, refused input.
 
 mod support;
 
@@ -37,7 +37,7 @@ fn state_outlives_a_clean_stop_and_a_crash() {
     let kubectl = kubectl_on(&cluster).expect("it was there before");
     assert_eq!(kubectl.object("cm/kept"), before);
     kubectl.ok("create configmap later --from-literal=a=2");
-    // The certificates are the same too: yesterday's kubeconfig and token still work (but for the port).
+    // The certificates are the same too: an older kubeconfig and token still work (except for the port).
     let holder = kubectl.with_token(Some(token.trim()));
     holder.ok("auth whoami");
     let certificate = |text: &[u8]| {
@@ -89,19 +89,19 @@ fn two_servers_do_not_share_a_data_directory() {
         }
     };
     names_the_first((code, lines));
-    // The same port, too, which a second start without arguments meets first.
+    // The same port too, which a second start without arguments meets first.
     let port = first.url.trim_start_matches("https://");
     names_the_first(refused(&["server", "--listen", port, "--data-dir", path]));
     let (code, lines) = refused(&["up", "--listen", port, "--in-memory"]);
     assert_eq!((code, lines.len()), (Some(2), 1), "{lines:?}");
-    assert!(lines[0].contains(&format!("{pid} (mainstay up) listens there")), "{lines:?}");
+    assert!(lines[0].contains(&format!("{pid} (mainstay up) uses that address")), "{lines:?}");
     first.stop();
     assert!(!data.path().join("running.json").exists(), "a clean stop removes the record");
 }
 
-/// What a new user reads, and what somebody reads who comes back.
+/// The output for a new user, and for a returning one.
 #[test]
-fn a_start_tells_what_is_there_and_what_to_do_next() {
+fn a_start_prints_the_state_and_the_next_commands() {
     let data = TempDir::new().expect("a temporary directory can be made");
     let start = |arguments: &[&str]| {
         let home = TempDir::new().expect("a temporary directory can be made");
@@ -145,9 +145,9 @@ fn a_start_tells_what_is_there_and_what_to_do_next() {
     assert!(!said.contains("unhealthy"), "{said}");
 }
 
-/// Trouble is told when it lasts, once, with its reason; and so is its end.
+/// Lasting trouble is reported once, with its reason, and so is its end.
 #[test]
-fn trouble_is_told_as_it_happens_and_once() {
+fn trouble_is_reported_once() {
     let home = TempDir::new().expect("a temporary directory can be made");
     let mut command = support::mainstay(home.path());
     command
@@ -183,9 +183,9 @@ fn trouble_is_told_as_it_happens_and_once() {
     }
 }
 
-/// Destroyed data is told once, and the log says who asked and which policy destroyed it.
+/// Destroyed data is reported once, and the log has the user and the policy.
 #[test]
-fn destroyed_data_is_told_with_its_reason_and_who_asked() {
+fn destroyed_data_is_reported_with_reason_and_user() {
     let home = TempDir::new().expect("a temporary directory can be made");
     let mut command = support::mainstay(home.path());
     command.args(["up", "--listen", "127.0.0.1:0", "--log-level", "info", "--data-dir"]).arg(home.path().join("data"));
@@ -217,9 +217,9 @@ fn destroyed_data_is_told_with_its_reason_and_who_asked() {
     }
 }
 
-/// A server on all addresses tells which these are, and which of them its certificate names.
+/// A server on all addresses prints them, and which of them its certificate does not name.
 #[test]
-fn a_server_on_all_addresses_tells_its_addresses_and_names() {
+fn a_server_on_all_addresses_prints_addresses_and_names() {
     let home = TempDir::new().expect("a temporary directory can be made");
     let mut command = support::mainstay(home.path());
     let file = home.path().join("kubeconfig");
@@ -293,9 +293,9 @@ fn static_tokens_let_their_users_in() {
     assert!(error.contains("User \"joe\" cannot list resource \"pods\""), "{error}");
 }
 
-/// R16, O6: on the API server's own page, each figure once.
+/// R16, O6: on the metrics page of the API server, each metric once.
 #[test]
-fn figures_about_objects_are_on_the_page_of_the_server() {
+fn object_metrics_are_on_the_servers_metrics_page() {
     let cluster = Arc::new(Cluster::start(Place::InMemory));
     let Some(kubectl) = kubectl_on(&cluster) else { return };
     kubectl.create(
@@ -316,7 +316,7 @@ spec:
     let of_web = "namespace=\"default\",statefulset=\"web\"";
     let policy = "kube_statefulset_persistentvolumeclaim_retention_policy";
     let line = format!("{policy}{{{of_web},when_deleted=\"Retain\",when_scaled=\"Delete\"}} 1");
-    // Figures follow by themselves, so only asking again can tell.
+    // Metrics follow asynchronously, so poll them.
     let deadline = Instant::now() + PATIENCE;
     let page = loop {
         let page = kubectl.ok("get --raw /metrics");

@@ -1,4 +1,4 @@
-//! Volumes as people use them: kubectl, the real program, its built-in storage or a CSI driver beside it.
+//! Volumes: kubectl, the real program, its built-in storage or an external CSI driver.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn volume_of(kubectl: &Kubectl) -> String {
     kubectl.ok("get pvc data -o jsonpath={.spec.volumeName}")
 }
 
-/// How many volumes a directory driver keeps there.
+/// How many volumes a directory driver has in this directory.
 fn directories(data: &Path) -> usize {
     let volumes = data.join("volumes");
     let entries = walk(&volumes);
@@ -44,7 +44,7 @@ fn walk(directory: &Path) -> Vec<std::path::PathBuf> {
 
 /// C5, C7, I1, V5
 #[test]
-fn a_claim_waits_for_its_pod_is_bound_grows_and_goes() {
+fn a_claim_is_bound_for_its_pod_expanded_and_deleted() {
     let Some(kubectl) = support::kubectl() else { return };
     let classes = kubectl.ok("get sc");
     assert!(classes.contains("standard (default)") && classes.contains("WaitForFirstConsumer"), "{classes}");
@@ -71,7 +71,7 @@ fn a_claim_waits_for_its_pod_is_bound_grows_and_goes() {
     for word in ["Successfully provisioned volume", "Resize volume succeeded", "Used By:", "user"] {
         assert!(described.contains(word), "{word}: {described}");
     }
-    // The pod holds the claim, the claim holds the volume.
+    // The pod keeps the claim, the claim keeps the volume.
     kubectl.ok(&format!("delete pv {volume} --wait=false"));
     kubectl.ok("delete pvc data --wait=false");
     assert!(kubectl.ok("get pvc data --no-headers").contains("Terminating"));
@@ -82,7 +82,7 @@ fn a_claim_waits_for_its_pod_is_bound_grows_and_goes() {
 }
 
 #[test]
-fn volumes_and_their_objects_outlive_stops_and_crashes() {
+fn volumes_and_their_objects_survive_stops_and_crashes() {
     let data = TempDir::new().expect("a temporary directory can be made");
     let start = || Arc::new(Cluster::start(Place::Directory(data.path())));
     let end = |cluster: Arc<Cluster>| Arc::into_inner(cluster).expect("nobody else holds it");
@@ -91,7 +91,7 @@ fn volumes_and_their_objects_outlive_stops_and_crashes() {
     kubectl.create(&claim(""));
     kubectl.create(POD);
     kubectl.ok(BOUND);
-    // The user's own word on the class is kept.
+    // A user's change of the class is kept.
     kubectl.ok("annotate sc standard storageclass.kubernetes.io/is-default-class=false --overwrite");
     let volume = volume_of(&kubectl);
     assert_eq!(directories(data.path()), 1);
@@ -116,7 +116,7 @@ fn volumes_and_their_objects_outlive_stops_and_crashes() {
 }
 
 #[test]
-fn any_driver_is_served_at_its_socket() {
+fn an_external_driver_is_served_at_its_socket() {
     let place = TempDir::new().expect("a temporary directory can be made");
     let socket = place.path().join("csi.sock");
     let start = || {
@@ -135,13 +135,13 @@ fn any_driver_is_served_at_its_socket() {
         "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: fast}\nprovisioner: other.example.com\n\
          allowVolumeExpansion: true\n",
     );
-    // The driver comes late.
+    // The driver starts late.
     kubectl.create(&claim("storageClassName: fast,"));
     let driver = start();
     kubectl.ok(BOUND);
     let volume = volume_of(&kubectl);
     kubectl.prints(&format!("get pv {volume} -o jsonpath={{.spec.csi.driver}}"), "other.example.com");
-    // It goes away for a while.
+    // It stops for a while.
     driver.terminate();
     driver.finish();
     kubectl.ok("delete pvc data --timeout=60s");
@@ -155,7 +155,7 @@ fn any_driver_is_served_at_its_socket() {
 #[test]
 fn bad_endpoints_get_one_line() {
     let home = TempDir::new().expect("a temporary directory can be made");
-    for (endpoint, want) in [("tcp://host:1", "absolute path"), ("unix:///x?nonsense=1", "there is no CSI option")] {
+    for (endpoint, want) in [("tcp://host:1", "absolute path"), ("unix:///x?nonsense=1", "unknown CSI option")] {
         for command in ["up", "controllers"] {
             let mut program = mainstay(home.path());
             program.args([command, "--csi", endpoint]);

@@ -1,4 +1,4 @@
-//! The log of the real program: its levels, its two forms, and what it leaves out.
+//! The log of the real program: its levels, its two formats, and what it leaves out.
 
 mod support;
 
@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use support::{Running, kubectl_by, mainstay};
 use tempfile::TempDir;
 
-/// Runs `server` with these log arguments while one ConfigMap is created and a forbidden list is tried; gives its log lines.
+/// Runs `server` with these log arguments while one ConfigMap is created and one list is forbidden; returns its log
+/// lines.
 fn log_of(arguments: &[&str], variable: Option<(&str, &str)>) -> Vec<String> {
     let home = TempDir::new().expect("a temporary directory can be made");
     let mut command = mainstay(home.path());
@@ -38,7 +39,7 @@ fn unknown_levels_are_refused_in_one_line() {
         let (status, lines) = Running::start(command).finish();
         assert_eq!((status.code(), lines.len()), (Some(2), 1), "{arguments:?}: {lines:?}");
         assert!(
-            lines[0].contains("there is no level \"loud\"; use off, error, warn, info, debug or trace"),
+            lines[0].contains("unknown log level \"loud\"; use off, error, warn, info, debug or trace"),
             "{lines:?}"
         );
     }
@@ -67,5 +68,5 @@ fn each_request_is_one_line_at_debug_and_libraries_are_silent() {
     });
     assert_eq!(requests.count(), 1, "{text:?}");
     assert!(text.iter().all(|line| line.contains("server::requests") || line.contains(" WARN ")), "{text:?}");
-    assert!(log_of(&[], None).is_empty(), "a server that is well logs nothing by itself");
+    assert!(log_of(&[], None).is_empty(), "a healthy server logs nothing");
 }

@@ -1,14 +1,15 @@
-//! Rights are enough: every place in the code of controllers and nodes that sends a request is listed here with the resources that it
-//! asks for, and the roles allow exactly these requests. So a right that only a retry needs is granted, too.
+//! Permissions are sufficient: every place in the code of controllers and nodes that sends a request is listed here with its resources,
+//! and the roles allow exactly these requests. So a permission that only a retry needs is granted too.
 //!
-//! The list is checked against the sources: a new request, and one more kind that is given to a function with a parameter for it, fails
-//! this test until it is listed. What requests really ask for is judged in the simulation (`crates/sim/src/rights.rs`).
+//! The list is checked against the sources: a new request, or one more kind passed to a function with such a parameter, fails
+//! this test until it is listed. The simulation checks the requests that are really sent (`crates/sim/src/rights.rs`).
 
 use server::authz::{self, Rule, bootstrap};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The methods of `runtime::api::Api` that send requests, and their verbs. Those without a verb ask for paths that are no resources.
+/// The methods of `runtime::api::Api` that send requests, and their verbs. Those without a verb request non-resource
+/// paths.
 const VERBS: [(&str, &str); 20] = [
     ("apply", "patch"),
     ("check_apply", "patch"),
@@ -34,8 +35,9 @@ const VERBS: [(&str, &str); 20] = [
 /// The method that opens a watch.
 const STREAM: (&str, &str) = ("stream", "watch");
 
-/// Each place that sends requests: file, function, method; then who sends them for which resources. `KIND` is what callers in the same
-/// file give to the function's parameter `kind`. `FOLLOWED` is what an account follows. A verb before a resource replaces the method's.
+/// Each place that sends requests: file, function, method; then the accounts and the resources. `KIND` is what callers
+/// in the same file pass as the parameter `kind`. `FOLLOWED` is what an account watches. A verb before a resource
+/// replaces the method's.
 const SENT: &str = "
 node/src/informers.rs confirm_claim find: nodes persistentvolumeclaims; scheduler persistentvolumeclaims
 node/src/kubelet.rs carry_out delete: nodes pods
@@ -162,7 +164,7 @@ runtime/src/watcher.rs advance stream: EVERY FOLLOWED
 runtime/src/worker.rs settle get: EVERY list:FOLLOWED
 ";
 
-/// What each account follows: lists and watches.
+/// What each account lists and watches.
 const FOLLOWED: &str = "
 clusterrole-aggregation-controller clusterroles
 csi-health-monitor persistentvolumes
@@ -185,7 +187,7 @@ statefulset-controller statefulsets pods persistentvolumeclaims controllerrevisi
 volumeattributesclass-protection-controller volumeattributesclasses persistentvolumeclaims persistentvolumes
 ";
 
-/// Rights that are needed beside a request: to write owner references and to copy rules into roles.
+/// Permissions that are needed besides a request: to write owner references and to copy rules into roles.
 const BESIDE: &str = "
 clusterrole-aggregation-controller escalate:clusterroles
 statefulset-controller update:statefulsets/finalizers delete:persistentvolumeclaims
@@ -231,13 +233,13 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The name of the function that a place in a source is in.
+/// The name of the function that contains a position.
 fn function_at(text: &str, at: usize) -> String {
     let (_, rest) = text[..at].rsplit_once("fn ").expect("requests are sent by functions");
     rest.chars().take_while(|c| is_word(*c)).collect()
 }
 
-/// The method that is called on what ends at `at`, across line breaks.
+/// The method that is called on the expression that ends at `at`, across line breaks.
 fn method_after(text: &str, at: usize) -> Option<String> {
     let called = text[at..].trim_start().strip_prefix('.')?.trim_start();
     let method: String = called.chars().take_while(|c| is_word(*c)).collect();
@@ -265,7 +267,7 @@ fn sites() -> Vec<Site> {
     sites
 }
 
-/// The kinds that callers give to the functions of a file with a parameter `kind`, by function.
+/// The kinds that callers pass to the functions of a file with a parameter `kind`, by function.
 fn kinds_given(text: &str) -> BTreeMap<String, BTreeSet<&'static str>> {
     const FIELDS: [(&str, &str); 4] = [
         ("pods", "pods"),
@@ -288,7 +290,7 @@ fn kinds_given(text: &str) -> BTreeMap<String, BTreeSet<&'static str>> {
             given.entry(name).or_default().insert(resource);
         }
     }
-    // A function that passes its `kind` on gives the callee what it is given; a few rounds reach all.
+    // A function that passes its `kind` on gives its own kinds to the callee; a few rounds reach all functions.
     for _ in 0..passed.len() {
         for (caller, callee) in &passed {
             let kinds = given.get(caller).cloned().unwrap_or_default();
@@ -311,7 +313,7 @@ fn accounts() -> Vec<&'static str> {
     all.into_iter().map(|(_, account)| account).collect()
 }
 
-/// Reads the table: its places, and what each account asks for.
+/// Parses the table: its places, and the requests of each account.
 fn listed() -> (Vec<Site>, Rights) {
     let act = std::fs::read_to_string(crates().join("runtime/src/statefulset/executor.rs")).expect("a source");
     let kinds = kinds_given(&act);
@@ -368,9 +370,9 @@ fn every_place_that_sends_requests_is_listed() {
     assert!(wrong.is_empty(), "list in SENT which account asks for which resources there: {wrong:#?}");
 }
 
-/// Requests are sent only by methods that the table knows, on values that the search finds.
+/// Requests are sent only by methods in the table, on expressions that the search finds.
 #[test]
-fn no_request_is_sent_in_another_way() {
+fn no_request_is_sent_by_other_methods() {
     let api = std::fs::read_to_string(crates().join("runtime/src/api.rs")).expect("a source");
     let (_, methods) = api.split_once("impl Api {").expect("the methods");
     let methods = methods.split("\n}\n").next().expect("their end");
@@ -403,7 +405,7 @@ fn the_roles_of_controllers_allow_exactly_what_is_listed() {
     let (_, needed) = listed();
     for account in accounts() {
         let granted: BTreeSet<Right> = rights_of(&bootstrap::controller_rules(account)).into_iter().collect();
-        // To find what it collects the namespace controller lists every kind, and follows namespaces.
+        // The namespace controller lists every kind to find what to delete, and watches namespaces.
         let is_covered = |right: &Right, by: &BTreeSet<Right>| {
             by.contains(right) || (!right.1.contains('/') && by.contains(&(right.0.clone(), "*".to_owned())))
         };

@@ -1,11 +1,11 @@
-//! One cluster, user and context into the text of a kubeconfig that may hold others.
+//! Merges one cluster, user and context into the text of an existing kubeconfig.
 
 use super::yaml;
 use base64::Engine;
 use serde_json::{Map, Value, json};
 use server::authn::certs;
 
-/// What is merged.
+/// The entries to merge.
 #[derive(Clone, Debug)]
 pub struct Entries {
     /// The names of the three entries.
@@ -19,14 +19,14 @@ pub struct Entries {
 #[derive(Debug)]
 pub struct Merged {
     pub text: String,
-    /// Whether kubectl uses the context without being asked to.
+    /// Whether kubectl uses the context by default.
     pub is_current: bool,
-    /// Whether the text has another meaning than before.
+    /// Whether the meaning of the text changed.
     pub changed: bool,
 }
 
 impl Entries {
-    /// A kubeconfig with these entries alone.
+    /// A kubeconfig with these entries only.
     pub fn alone(&self) -> String {
         yaml::to_text(&json!({
             "apiVersion": "v1",
@@ -43,8 +43,8 @@ impl Entries {
         names.into_iter().map(|(key, name)| (key.to_owned(), Value::from(name.as_str()))).collect()
     }
 
-    /// The text with these entries. All other entries and fields stay. Entries of the same names are updated where they are of the same
-    /// server, and otherwise only with `replace`. The error says why nothing can be merged.
+    /// The text with these entries. All other entries and fields stay. Entries of the same names are updated if they
+    /// are for the same server, and otherwise only with `replace`. The error says why nothing can be merged.
     pub fn merge_into(&self, text: &str, replace: bool) -> Result<Merged, String> {
         let before = parse(text)?;
         let mut config = before.clone();
@@ -75,19 +75,19 @@ impl Entries {
         let changed = config != before;
         let text = yaml::to_text(&Value::Object(config.clone()));
         if parse(&text)? != config {
-            return Err("it cannot be written again without a change to its other entries".to_owned());
+            return Err("it cannot be rewritten without changing its other entries".to_owned());
         }
         Ok(Merged { text, is_current, changed })
     }
 }
 
-/// The PEM text of a field with base64; empty where it is none.
+/// The PEM text of a base64 field; empty if it is not valid.
 fn pem(data: &Value) -> String {
     let bytes = base64::engine::general_purpose::STANDARD.decode(data.as_str().unwrap_or_default());
     bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
 }
 
-/// Whether the text has comments, which no rewriting keeps. May be wrong about `#` in a string.
+/// Whether the text has comments, which rewriting loses. May be wrong about `#` in a string.
 pub fn has_comments(text: &str) -> bool {
     text.lines().any(|line| line.trim_start().starts_with('#') || line.contains(" #"))
 }
@@ -103,7 +103,7 @@ fn parse(text: &str) -> Result<Map<String, Value>, String> {
     }
     match serde_json::to_value(decoded.value) {
         Ok(Value::Object(config)) => Ok(config),
-        Ok(_) => Err("it is not a YAML object".to_owned()),
+        Ok(_) => Err("it is not a YAML mapping".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -182,14 +182,14 @@ mod tests {
         users:\n- name: me\n  user:\n    exec: {command: aws, args: [a, '1'], env: null}\nextensions: [{name: x, extension: {y: 1.5}}]\n";
 
     #[test]
-    fn everything_else_stays_and_what_is_ours_is_updated() {
+    fn other_entries_stay_and_ours_are_updated() {
         let identity = identity();
         let first = entries(&identity, "https://one").merge_into(OTHERS, false).unwrap();
         assert!(first.changed && !first.is_current);
         let again = entries(&identity, "https://one").merge_into(&first.text, false).unwrap();
         assert!(!again.changed && again.text == first.text);
         let before = parse(OTHERS).unwrap();
-        // A namespace that the user chose, and fields that we do not write.
+        // A namespace that the user set, and fields that we do not write.
         let mut chosen = parse(&first.text).unwrap();
         chosen["contexts"][1]["context"]["namespace"] = json!("shop");
         chosen["clusters"][1]["cluster"]["proxy-url"] = json!("http://q");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_or_not_a_kubeconfig_is_refused() {
+    fn entries_of_other_servers_and_other_files_are_refused() {
         let ours = entries(&identity(), "https://one");
         let other = entries(&identity(), "https://one").alone();
         let only = |list: &str| {

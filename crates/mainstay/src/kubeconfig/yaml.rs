@@ -1,8 +1,9 @@
-//! Values as YAML text in the layout of `kubectl config`.
+//! Writes values as YAML in the layout of `kubectl config`.
 
 use serde_json::Value;
 
-/// A document. Strings that are not plainly text are quoted, so that every reader of YAML 1.1 or 1.2 reads the same value.
+/// A document. Strings that may not read as text are quoted, so that every YAML 1.1 and 1.2 parser reads the same
+/// value.
 pub fn to_text(value: &Value) -> String {
     let mut text = String::new();
     match value {
@@ -28,7 +29,7 @@ fn block(value: &Value, indent: usize, text: &mut String) {
                 text.push(':');
                 match member {
                     Value::Object(_) if !is_empty(member) => nested(member, indent + 2, text),
-                    // As kubectl writes them, items are not indented more than their list.
+                    // Like kubectl, do not indent items more than their list.
                     Value::Array(_) if !is_empty(member) => nested(member, indent, text),
                     _ => text.push_str(&format!(" {}\n", scalar(member))),
                 }
@@ -59,7 +60,7 @@ fn is_empty(value: &Value) -> bool {
     value.as_object().is_some_and(serde_json::Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// A value in one line: all but objects and lists with members.
+/// A value on one line: all values but objects and lists with members.
 fn scalar(value: &Value) -> String {
     match value {
         Value::String(text) => plain_or_quoted(text),
@@ -76,7 +77,7 @@ fn plain_or_quoted(text: &str) -> String {
     if is_plain {
         return text.to_owned();
     }
-    // A JSON string is a YAML string, but for the control characters that JSON leaves as they are.
+    // A JSON string is a YAML string, except for the control characters that JSON does not escape.
     let json = Value::from(text).to_string();
     let escaped = json.chars().map(|c| if c.is_control() { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() });
     escaped.collect()
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_reads_back() {
+    fn written_values_can_be_read_back() {
         let odd = [
             "",
             " ",

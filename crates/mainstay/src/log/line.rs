@@ -1,10 +1,10 @@
-//! One log line, and its two forms.
+//! A log line, and its two formats.
 
 use std::fmt::Debug;
 use tracing::Level;
 use tracing::field::{Field, Visit};
 
-/// A log line. Its time is that of printing.
+/// A log line. Its time is added when it is printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     pub level: Level,
@@ -23,7 +23,7 @@ pub enum Value {
     Flag(bool),
 }
 
-/// Collects what an event says.
+/// Collects the message and fields of an event.
 #[derive(Default)]
 pub struct Fields {
     message: String,
@@ -62,7 +62,7 @@ impl Visit for Fields {
         self.add(field, Value::Number(value.into()));
     }
     fn record_f64(&mut self, field: &Field, value: f64) {
-        // JSON has no number for infinity.
+        // JSON has no infinity.
         let number = serde_json::Number::from_f64(value).map_or_else(|| Value::Text(value.to_string()), Value::Number);
         self.add(field, number);
     }
@@ -73,7 +73,8 @@ impl Line {
         Line { level, target: target.to_owned(), message: fields.message, fields: fields.fields, repeated: 0 }
     }
 
-    /// `TIME LEVEL target: message name=value`. Control characters are escaped: a value from a client must not look like another line.
+    /// `TIME LEVEL target: message name=value`. Control characters are escaped, so that a value from a client cannot
+    /// fake a line.
     pub fn text(&self, colours: bool) -> String {
         let level = format!("{:>5}", self.level);
         let level = if colours { format!("\x1b[{}m{level}\x1b[0m", colour(self.level)) } else { level };
@@ -98,7 +99,7 @@ impl Line {
         text
     }
 
-    /// One JSON object. Fields are members beside `time`, `level`, `target` and `message`.
+    /// One JSON object. Fields are members next to `time`, `level`, `target` and `message`.
     pub fn json(&self) -> String {
         let mut object = serde_json::Map::new();
         for (name, value) in &self.fields {
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_text_stays_one_line() {
+    fn a_text_line_stays_one_line() {
         let bad = Value::Text("a\nb \"c\" \u{1b}[31m".to_owned());
         let text =
             line(vec![("error", bad), ("tries", Value::Number(3.into())), ("last", Value::Flag(true))]).text(false);
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_json_has_its_fields_as_members() {
+    fn a_json_line_has_its_fields_as_members() {
         let fields = vec![("error", Value::Text("a\n\"b\"".to_owned())), ("code", Value::Number(503.into()))];
         let json = Line { repeated: 7, ..line(fields) }.json();
         let mut read: serde_json::Value = serde_json::from_str(&json).unwrap();

@@ -1,11 +1,11 @@
-//! Collapses repeated warnings: within a minute a line is printed once, and then how often it came again.
+//! Collapses repeated warnings: within a minute a line is printed once, and afterwards its count.
 
 use super::line::{Line, Value};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 const WINDOW: Duration = Duration::from_secs(60);
-/// So many different lines are counted at once; others are printed each time.
+/// How many different lines are counted at once. Further ones are printed each time.
 const LINES_MAX: usize = 500;
 
 #[derive(Default)]
@@ -25,11 +25,11 @@ struct Seen {
     line: Line,
 }
 
-/// What is to be done with a line.
+/// What to do with a line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     Print,
-    /// The count of the time before is printed first.
+    /// First print the count of the previous minute.
     PrintAfter(Line),
     Count,
 }
@@ -51,7 +51,7 @@ impl Repeats {
         Verdict::Print
     }
 
-    /// The counted lines whose time has passed, or all. They may be printed again afterwards.
+    /// The counted lines whose minute has passed, or all. They may be printed again afterwards.
     pub fn flush(&mut self, now: Instant, all: bool) -> Vec<Line> {
         let mut counted = Vec::new();
         self.seen.retain(|_, seen| {

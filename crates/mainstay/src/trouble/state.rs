@@ -1,11 +1,11 @@
-//! Which sets and nodes are in trouble, and of which of them the user knows.
+//! The sets and nodes in trouble, and which of them were reported.
 
 use object::Value;
 use object::access::{self, Access};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// So many told events are remembered, to tell each once.
+/// How many reported events are remembered, to report each once.
 const EVENTS_MAX: usize = 1000;
 
 /// A line to print.
@@ -21,12 +21,12 @@ pub enum Line {
     },
 }
 
-/// One set or node.
+/// A set or node.
 struct Tracked {
-    /// What is told about it while it is in trouble; `None` while it is well.
+    /// The report while the object is in trouble; `None` while it is healthy.
     trouble: Option<Line>,
     recovered: String,
-    /// What changes with each step of progress.
+    /// The fields that change with each step of progress.
     progress: Vec<i64>,
     since: Instant,
     told: bool,
@@ -38,7 +38,7 @@ pub struct Tracker {
     tracked: BTreeMap<String, Tracked>,
     told_events: HashSet<String>,
     event_order: VecDeque<String>,
-    /// Recoveries that are still to be told.
+    /// Recoveries that are still to be reported.
     recovered: Vec<String>,
 }
 
@@ -115,7 +115,7 @@ impl Tracker {
         }
     }
 
-    /// The lines that are due and have not been told yet.
+    /// The lines that are due and were not returned yet.
     pub fn due(&mut self, now: Instant) -> Vec<Line> {
         let mut lines: Vec<Line> = std::mem::take(&mut self.recovered).into_iter().map(Line::Text).collect();
         for tracked in self.tracked.values_mut() {
@@ -136,7 +136,7 @@ impl Tracker {
         lines
     }
 
-    /// Whether this event has not been told yet. A repeated event keeps its name, so it is told once.
+    /// Whether this event was not reported yet. A repeated event keeps its name, so it is reported once.
     pub fn is_new_event(&mut self, event: &Value) -> bool {
         let uid = access::uid(event).to_owned();
         if !self.told_events.insert(uid.clone()) {
@@ -152,7 +152,7 @@ impl Tracker {
     }
 }
 
-/// Whether a set has what its spec asks for: all replicas ready, and those above the partition updated.
+/// Whether a set matches its spec: all replicas ready, and those above the partition updated.
 pub fn is_complete(set: &Value) -> bool {
     let number = |path: &[&str]| set.int(path).unwrap_or(0);
     let replicas = wanted_replicas(set);
@@ -169,7 +169,7 @@ fn wanted_replicas(set: &Value) -> i64 {
     set.int(&["spec", "replicas"]).unwrap_or(1)
 }
 
-/// What a condition of the set says about missing progress.
+/// The set's condition that explains missing progress.
 fn condition_reason(set: &Value) -> Option<String> {
     let failed = ["ClaimsUpdated", "Progressing"].iter().find_map(|kind| {
         let condition = condition(set, kind)?;
@@ -178,7 +178,7 @@ fn condition_reason(set: &Value) -> Option<String> {
     Some(format!("{}: {}", failed.text(&["reason"]), failed.text(&["message"])))
 }
 
-/// What a pod's status says about why it is not ready.
+/// Why a pod is not ready, from its status.
 pub fn pod_reason(pod: &Value) -> Option<String> {
     let name = access::name(pod);
     let worded = |reason: &str, message: &str| {
@@ -191,7 +191,7 @@ pub fn pod_reason(pod: &Value) -> Option<String> {
     let containers =
         pod.items(&["status", "containerStatuses"]).iter().chain(pod.items(&["status", "initContainerStatuses"]));
     let waiting = containers.filter_map(|container| container.at(&["state", "waiting"]));
-    // Every container waits with this reason before it starts.
+    // Every container waits with one of these reasons before it starts.
     let mut telling =
         waiting.filter(|waiting| !matches!(waiting.text(&["reason"]), "" | "ContainerCreating" | "PodInitializing"));
     let waiting = telling.next()?;
@@ -207,7 +207,7 @@ fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     object.items(&["status", "conditions"]).iter().find(|it| it.text(&["type"]) == kind)
 }
 
-/// The ordinal in a pod's name; names without one come last.
+/// The ordinal in a pod's name; names without one sort last.
 pub fn ordinal(pod: &Value) -> u64 {
     access::name(pod).rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Clients of several users: plain ones, and connections that send what no ordinary client sends.
+//! Clients of several users: ordinary ones, and connections that send what no ordinary client sends.
 
 use crate::support::{Client, Cluster, Place};
 use bytes::Bytes;
@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 pub const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 pub const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 
-/// The user that attacks, and one that works meanwhile. Both may edit the namespace `default`.
+/// The attacking user, and one that works meanwhile. Both may edit the namespace `default`.
 pub const MALLORY: &str = "token-of-mallory";
 pub const KIM: &str = "token-of-kim";
 
@@ -32,7 +32,7 @@ pub async fn start(arguments: &[&str]) -> (Cluster, TempDir) {
     start_with_files(None, arguments).await
 }
 
-/// The same, with so many open files as its soft and its hard limit.
+/// The same, with this soft and hard limit on open files.
 pub async fn start_with_files(files: Option<(u32, u32)>, arguments: &[&str]) -> (Cluster, TempDir) {
     let home = tempfile::tempdir().expect("a directory");
     let tokens = home.path().join("tokens.csv");
@@ -59,7 +59,7 @@ async fn config(kubeconfig: &Path) -> kube::Config {
     let config = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
     let mut config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.expect("a config");
     config.auth_info = kube::config::AuthInfo::default();
-    // The first answer is what is looked at.
+    // Do not retry: the test checks the first response.
     config.default_retry = false;
     config
 }
@@ -71,7 +71,7 @@ pub async fn with_token(kubeconfig: &Path, token: &str) -> Client {
     Client(kube::Client::try_from(config).expect("a client"))
 }
 
-/// An HTTP/2 connection that has proved nothing yet.
+/// An HTTP/2 connection without authentication yet.
 pub async fn connect(kubeconfig: &Path) -> SendRequest<Body> {
     let config = config(kubeconfig).await;
     let mut tls = config.rustls_client_config().expect("TLS");
@@ -82,7 +82,7 @@ pub async fn connect(kubeconfig: &Path) -> SendRequest<Body> {
     let stream = tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, stream).await.expect("TLS");
     let builder = http2::Builder::new(TokioExecutor::new());
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.expect("HTTP/2");
-    // It ends when the server does.
+    // The connection task ends with the server.
     tokio::spawn(async move { drop(connection.await) });
     sender
 }
@@ -102,14 +102,14 @@ pub fn empty() -> Body {
     StreamBody::new(stream::empty().boxed())
 }
 
-/// The figure of a metric with these labels.
+/// The value of a metric with these labels.
 pub async fn metric(client: &Client, name: &str) -> Option<f64> {
     let (_, _, text) = client.answer("GET", "/metrics", &Value::Null).await;
     let text = text.as_str().expect("text").to_owned();
     text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
-/// The status of a response, and how long the client is asked to wait.
+/// The status of a response, and its Retry-After.
 pub async fn outcome(response: http::Response<Incoming>) -> (u16, Option<String>) {
     let wait = response.headers().get("retry-after").map(|value| value.to_str().expect("text").to_owned());
     let code = response.status().as_u16();

@@ -1,4 +1,4 @@
-//! A user fills etcd. There must be a way out through the API.
+//! A user fills etcd. Deleting objects through the API must remain possible.
 
 use crate::clients::metric;
 use crate::support::{Client, Cluster, PATIENCE, Place, Trouble};
@@ -23,7 +23,7 @@ async fn objects_can_be_deleted_when_etcd_has_no_space_left() {
     let Some(members) = Members::start_with(1, &["--quota-backend-bytes", "4194304"]) else { return };
     let cluster = tokio::task::block_in_place(|| Cluster::start_with(Place::Etcd(&members.url()), &["--nodes", "0"]));
     let admin = Client::new(&cluster.kubeconfig, &cluster.url).await;
-    // The usage of a quota is written with every object that it counts, and cannot be now.
+    // The usage of a quota is written with every counted object, which is impossible now.
     let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": "1000"}}});
     admin.create("/api/v1/namespaces/default/resourcequotas", &quota).await.expect("a quota");
     assert_eq!(readyz(&admin).await, (200, "ok".to_owned()));
@@ -43,7 +43,7 @@ async fn objects_can_be_deleted_when_etcd_has_no_space_left() {
     assert_eq!(admin.answer("GET", "/livez", &Value::Null).await.0, 200, "a restart would not help");
     assert_eq!(metric(&admin, "mainstay_store_out_of_space").await, Some(1.0));
 
-    // The way out: one object, and a collection.
+    // Delete one object, and a collection.
     let deleted = admin.send("DELETE", &format!("{MAPS}/m0"), &Value::Null).await.expect("it is deleted");
     assert_eq!(deleted["status"], "Success");
     assert!(matches!(admin.send("GET", &format!("{MAPS}/m0"), &Value::Null).await, Err(Trouble::Refused(404, _))));
@@ -53,7 +53,7 @@ async fn objects_can_be_deleted_when_etcd_has_no_space_left() {
         .expect("all are deleted");
     assert_eq!(admin.get(MAPS).await["items"].as_array().expect("a list").len(), 1);
 
-    // etcd has room again when an operator says so; then the usage is what is there.
+    // etcd accepts writes again when an operator disarms the alarm; then the usage matches the objects.
     members.make_space(0);
     let deadline = Instant::now() + PATIENCE;
     while admin.create(MAPS, &json!({"metadata": {"name": "after"}})).await.is_err() {

@@ -1,4 +1,4 @@
-//! One user tries to stop the writes, or the new watches, of all others.
+//! One user tries to block the writes, or the new watches, of all others.
 
 use crate::clients::*;
 use crate::support::{Client, Cluster, PATIENCE};
@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// As many as clients of one connection may send at once, or fewer.
+/// How many requests clients of one connection may send concurrently, at most.
 const PER_CONNECTION: usize = 210;
 const WATCHES_PER_CONNECTION: usize = 250;
 
@@ -16,7 +16,7 @@ fn map(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}})
 }
 
-/// Everything that must go on during an attack; `round` names the objects.
+/// Everything that must work during an attack; `round` names the objects.
 async fn everybody_else_works(cluster: &Cluster, round: &str) {
     let admin = Client::new(&cluster.kubeconfig, &cluster.url).await;
     let kim = with_token(&cluster.kubeconfig, KIM).await;
@@ -29,7 +29,7 @@ async fn everybody_else_works(cluster: &Cluster, round: &str) {
     kim.create(LEASES, &lease).await.expect("a lease");
     let renewal = json!({"metadata": {"name": round}, "spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}});
     kim.send("PUT", &format!("{LEASES}/{round}"), &renewal).await.expect("a lease is renewed");
-    // The controller of sets writes the pod, the scheduler and the node bring it up, and their watches tell of all that.
+    // The StatefulSet controller writes the pod, scheduler and node start it, and all of them need their watches.
     let set = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": round}, "spec": {
         "replicas": 1, "serviceName": "s", "selector": {"matchLabels": {"app": round}},
         "template": {"metadata": {"labels": {"app": round}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
@@ -61,19 +61,19 @@ async fn requests_without_a_body_stop_no_other_user() {
     let (cluster, _home) = start(&[]).await;
     let admin = Client::new(&cluster.kubeconfig, &cluster.url).await;
     let mut waiting = FuturesUnordered::new();
-    // Twice as many as the attack that was found, and more than one user may have at once.
+    // Twice as many as in the attack that was found, and more than one user may have concurrently.
     for _ in 0..12 {
         let connection = connect(&cluster.kubeconfig).await;
         for _ in 0..PER_CONNECTION {
             let mut connection = connection.clone();
             waiting.push(tokio::spawn(async move {
-                // The connection ends with the server.
+                // The connection task ends with the server.
                 let response = connection.send_request(request("POST", MAPS, MALLORY, silent())).await.ok()?;
                 Some(outcome(response).await)
             }));
         }
     }
-    // The attack is under way when the first request is refused.
+    // The attack has begun when the first request is refused.
     let first = tokio::time::timeout(PATIENCE, waiting.next()).await.expect("a refusal");
     assert_eq!(first.expect("a request").expect("no panic").expect("an answer"), (429, Some("1".to_owned())));
     let begun = Instant::now();
@@ -81,7 +81,7 @@ async fn requests_without_a_body_stop_no_other_user() {
     println!("during the attack all others worked within {:?}", begun.elapsed());
     let refused = "mainstay_requests_rejected_total{priority_level=\"ordinary\",reason=\"arriving_bodies\"}";
     assert!(metric(&admin, refused).await.expect("a figure") >= 1.0);
-    // Of all the requests that wait none is worked on: the only one may be of those who look.
+    // None of the waiting requests is executed: the only running request may be one that reads the metrics.
     let at_work = metric(&admin, "apiserver_current_inflight_requests{request_kind=\"mutating\"}").await;
     assert!(at_work.expect("a figure") < 20.0, "{at_work:?}");
 }
@@ -112,7 +112,7 @@ async fn watches_of_one_user_leave_room_for_others() {
     println!("{} watches of one user in {:?}", open.len(), begun.elapsed());
     assert_eq!(open.len(), 10_000);
     everybody_else_works(&cluster, "watches").await;
-    // What the attacker gives back may be taken again.
+    // Watches that the attacker closes can be opened again.
     drop(open);
     let mallory = with_token(&cluster.kubeconfig, MALLORY).await;
     let deadline = Instant::now() + PATIENCE;

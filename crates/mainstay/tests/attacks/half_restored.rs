@@ -1,4 +1,4 @@
-//! A restore that is killed leaves a directory in which no server begins a new, empty cluster.
+//! A killed restore leaves a directory in which no server starts a new, empty cluster.
 
 use crate::support::program::run;
 use crate::support::{PATIENCE, Place, Running, mainstay};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use store::{Export, Row};
 use tempfile::TempDir;
 
-/// So many ConfigMaps of 1 KB take a restore long enough to be killed in the middle.
+/// This many ConfigMaps of 1 KB make a restore long enough to be killed in the middle.
 const OBJECTS: usize = 20_000;
 
 #[test]
@@ -32,7 +32,7 @@ fn a_killed_restore_is_not_taken_for_a_new_cluster() {
     backup.args(["store", "backup"]).arg(&target).arg(root.path().join("other"));
     assert!(run(backup, "").failed().contains("is incomplete"));
 
-    // The restore can be repeated, and then the store is whole.
+    // The restore can be repeated, and the store is then complete.
     let mut restore = mainstay(root.path());
     restore.args(["store", "restore"]).arg(&file).arg(&target);
     let said = run(restore, "").succeeded();
@@ -44,7 +44,7 @@ fn a_killed_restore_is_not_taken_for_a_new_cluster() {
     crate::support::Cluster::start_server(Place::Directory(&target)).stop();
 }
 
-/// A failed restore (here: no file may become so large) leaves the place as it was.
+/// A failed restore (here by a limit on file sizes) leaves the directory unchanged.
 #[test]
 fn a_failed_restore_leaves_an_empty_place() {
     let root = TempDir::new().expect("a temporary directory can be made");
@@ -63,7 +63,7 @@ fn a_failed_restore_leaves_an_empty_place() {
     assert_eq!(left.collect::<Vec<_>>(), ["lock"]);
 }
 
-/// Restores until one attempt is killed while it fills the store; gives the directory that it leaves.
+/// Restores until one attempt is killed while it fills the store; returns the directory that it leaves.
 fn killed_in_the_middle(home: &Path, file: &Path) -> std::path::PathBuf {
     for attempt in 0..20 {
         let target = home.join(format!("target-{attempt}"));
@@ -75,7 +75,7 @@ fn killed_in_the_middle(home: &Path, file: &Path) -> std::path::PathBuf {
             assert!(Instant::now() < deadline, "the restore does not begin");
             std::thread::park_timeout(Duration::from_millis(1));
         }
-        // Later in each attempt, so that one of them is in the middle whatever the machine's speed.
+        // Kill later in each attempt, so that one is killed in the middle whatever the machine's speed.
         std::thread::park_timeout(Duration::from_millis(20 * attempt + 5));
         restore.end();
         let is_whole = target.join("store/store.redb").exists();

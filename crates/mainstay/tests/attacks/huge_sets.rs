@@ -1,14 +1,15 @@
-//! One StatefulSet that asks for far more than it is large: the server keeps its memory, serves everybody else, and the set can be deleted,
-//! also after a restart.
+//! A StatefulSet whose spec requests far more than its own size: the server's memory stays bounded, other users are
+//! served, and the set can be deleted, also after a restart.
 
 use crate::support::{Client, Cluster, PATIENCE, Place, Trouble};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The program may not take more at any time. Idle it takes about 65 MB (debug build).
+/// The limit of the program's memory at any time. Idle it needs about 65 MB (debug build).
 const MEMORY_MAX_MB: u64 = 300;
-/// Another user's set is ready within this time, and the huge one is deleted. (Debug builds on a busy machine; it takes about a second.)
+/// Another user's set is ready, and the huge one deleted, within this time. (Debug build on a busy machine; usually
+/// about 1 s.)
 const PROMPT: Duration = Duration::from_secs(30);
 
 fn set(name: &str, replicas: i64) -> Value {
@@ -49,7 +50,7 @@ fn sets(namespace: &str) -> String {
     format!("/apis/apps/v1/namespaces/{namespace}/statefulsets")
 }
 
-/// How many objects a collection has.
+/// The number of objects in a collection.
 async fn count(client: &Client, collection: &str) -> u64 {
     let page = client.get(&format!("{collection}?limit=1")).await;
     let first = page["items"].as_array().expect("a list").len() as u64;
@@ -64,7 +65,7 @@ async fn until<F: Future<Output = bool>>(what: &str, patience: Duration, mut hol
     }
 }
 
-/// The most memory that the program has taken so far.
+/// The peak memory of the program so far.
 fn check_memory(cluster: &Cluster, when: &str) {
     let status = std::fs::read_to_string(format!("/proc/{}/status", cluster.id())).expect("the program runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
@@ -78,7 +79,7 @@ async fn start(data: &TempDir) -> (Cluster, Client) {
     (cluster, client)
 }
 
-/// Another user creates a set of three in a namespace of their own, and has it.
+/// Another user creates a set of three in a namespace of their own and waits until it is ready.
 async fn serves_others(client: &Client, namespace: &str) {
     let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
     client.create("/api/v1/namespaces", &body).await.expect("the namespace is created");
@@ -95,7 +96,7 @@ async fn delete_huge(client: &Client) {
     until("the huge set is gone", PROMPT, is_gone).await;
 }
 
-/// The set is created, works for a while, survives a restart, and is deleted.
+/// The set is created, reconciled for a while, survives a restart, and is deleted.
 async fn attack(huge: Value, grows: &str, to: u64) {
     let data = TempDir::new().expect("a directory");
     let (cluster, client) = start(&data).await;
@@ -123,7 +124,7 @@ async fn a_set_of_huge_pods_does_not_fill_the_memory() {
     attack(large_pods(), "/api/v1/namespaces/default/pods", 6).await;
 }
 
-/// Where a quota admits three claims, the set has three claims, and asks for few more.
+/// With a quota of three claims, the set gets three claims and tries to create only a few more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quota_stops_a_set_at_once() {
     let data = TempDir::new().expect("a directory");
@@ -143,14 +144,15 @@ async fn a_quota_stops_a_set_at_once() {
     serves_others(&client, "others").await;
     assert_eq!(count(&client, "/api/v1/namespaces/default/persistentvolumeclaims").await, 3);
     assert_eq!(count(&client, "/api/v1/namespaces/default/pods").await, 0);
-    // Each attempt tries one claim, or a few; the pauses between them double.
+    // Each attempt tries one claim, or a few; the backoff between attempts doubles.
     let refused = refused().await;
     assert!(refused < 200, "{refused} refusals");
     delete_huge(&client).await;
     check_memory(&cluster, "with a quota");
 }
 
-/// Each change of a few bytes to a set with a large template adds a revision as large as the template, and the set asks to keep them all.
+/// Each small change to a set with a large template adds a revision as large as the template, and the set keeps them
+/// all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_history_of_large_revisions_does_not_fill_the_memory() {
     let data = TempDir::new().expect("a directory");

@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-/// The limit of the attack that was found, and its connections.
+/// The limit of open files in the attack that was found, and its connections.
 const FILES: u32 = 1024;
 const CONNECTIONS: usize = 1_100;
-/// As a probe of a kubelet or a load balancer waits.
+/// How long a probe of a kubelet or a load balancer waits.
 const PROBE_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// This test has as many connections as the attacker.
+/// The limit of open files of this test, which has as many connections as the attacker.
 fn raise_own_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("the soft limit can be raised");
@@ -25,7 +25,7 @@ async fn idle(cluster: &Cluster) -> TcpStream {
     TcpStream::connect(address).await.expect("a connection")
 }
 
-/// Everything that must go on: probes and users on new connections, and the store.
+/// Everything that must work: probes and users on new connections, and the store.
 async fn everybody_else_works(cluster: &Cluster, round: &str) {
     for at in 0..5 {
         let probe = with_token(&cluster.kubeconfig, "").await;
@@ -56,7 +56,7 @@ async fn idle_connections_keep_no_client_out() {
         plain.push(idle(&cluster).await);
     }
     everybody_else_works(&cluster, "plain").await;
-    // After the TLS handshake a connection is as unauthenticated as before.
+    // A connection is still unauthenticated after the TLS handshake.
     let mut encrypted = Vec::new();
     for _ in 0..CONNECTIONS {
         encrypted.push(connect(&cluster.kubeconfig).await);
@@ -80,7 +80,7 @@ async fn connections_of_one_user_keep_no_client_out() {
     let mut held = Vec::new();
     for _ in 0..CONNECTIONS {
         let mut connection = connect(&cluster.kubeconfig).await;
-        // The server may have closed it for the next one already.
+        // The server may have closed this connection for the next one already.
         if let Ok(answer) = connection.send_request(request("GET", MAPS, MALLORY, empty())).await {
             assert_eq!(outcome(answer).await.0, 200);
         }

@@ -1,12 +1,12 @@
-//! Named pipes, directories and devices in the places of the files that a start opens: the start ends with one line or goes on, and
-//! never waits.
+//! Named pipes, directories and devices at the paths of files that a start opens: the start continues, or ends with one
+//! line, and never blocks.
 
 use crate::support::{Cluster, Place, Running, mainstay};
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// What is put in the place of a file.
+/// What replaces a file.
 const KINDS: [&str; 3] = ["pipe", "directory", "device"];
 
 fn put(kind: &str, path: &Path) {
@@ -23,7 +23,7 @@ fn put(kind: &str, path: &Path) {
     }
 }
 
-/// Starts `up` on the data directory. `Ok`: it serves; `Err`: all that it said until it ended by itself.
+/// Starts `up` on the data directory. `Ok`: it serves; `Err`: its output until it ended by itself.
 fn start(home: &Path, data: &Path, arguments: &[&str]) -> Result<Running, Vec<String>> {
     let mut command = mainstay(home);
     command.args(["up", "--listen", "127.0.0.1:0", "--nodes", "0", "--data-dir"]).arg(data).args(arguments);
@@ -42,7 +42,7 @@ fn special_files_in_the_data_directory_do_not_block_a_start() {
             let path = data.join(file);
             let saved = std::fs::read(&path).ok();
             if file == "identity.pem" {
-                // Read only where the store holds no identity: in a new data directory.
+                // Read only if the store has no identity: in a new data directory.
                 let new = root.path().join(format!("new-{kind}"));
                 std::fs::create_dir(&new).expect("a directory can be made");
                 put(kind, &new.join(file));

@@ -1,4 +1,4 @@
-//! A leader that is frozen for longer than its lease while it has much to do, and wakes up while another process leads.
+//! A busy leader is frozen for longer than its lease, and resumes while another process leads.
 
 use crate::support::{Cluster, Kubectl, Place, kubectl_on};
 use serde_json::{Value, json};
@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::suite::Members;
 
-/// The first process simulates so many nodes. The second one has only the first of them, so only the first process reports pods on the others.
+/// How many nodes the first process simulates. The second one has only one node, so only the first reports pods on the
+/// others.
 const NODES: &str = "60";
 const FIRST_NODE: &str = "simulated-0";
 const REPLICAS: usize = 500;
-/// The first process is frozen when so many pods run.
+/// The first process is frozen when this many pods run.
 const RUNNING: usize = 40;
 
 fn set() -> String {
@@ -23,7 +24,7 @@ fn set() -> String {
     .to_string()
 }
 
-/// What the first process alone writes: the state of its leases, and of the pods that are bound to its nodes.
+/// What only the first process writes: the status of its leases, and of the pods on its nodes.
 fn written_by_first(kubectl: &Kubectl) -> BTreeMap<String, String> {
     let text = |object: &Value, path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
     let items = |list: Value| list["items"].as_array().expect("a list").clone();
@@ -36,8 +37,8 @@ fn written_by_first(kubectl: &Kubectl) -> BTreeMap<String, String> {
     leases.chain(pods).collect()
 }
 
-/// The simulated nodes and the scheduler of a stale leader write nothing. They had a client of their own, and hundreds of their writes
-/// were committed after the term.
+/// The simulated nodes and the scheduler of a stale leader write nothing. They had an unfenced client, and hundreds of
+/// their writes were committed after the term.
 #[test]
 fn the_nodes_of_a_frozen_leader_write_nothing_after_its_term() {
     let Some(members) = Members::start(1) else { return };
@@ -53,7 +54,7 @@ fn the_nodes_of_a_frozen_leader_write_nothing_after_its_term() {
     kubectl.until(running, |names| names.lines().count() >= RUNNING);
     first.pause();
     second.line_with(&["Leading"]);
-    // The second leader goes on: it binds pods to nodes of the first process, where they stay pending.
+    // The second leader works: it binds pods to nodes of the first process, where they stay pending.
     kubectl.until("get pods -o name", |names| names.lines().count() == REPLICAS);
     kubectl.until("get pods --field-selector=spec.nodeName= -o name", str::is_empty);
     let before = written_by_first(&kubectl);
@@ -61,7 +62,7 @@ fn the_nodes_of_a_frozen_leader_write_nothing_after_its_term() {
     assert!(pending > RUNNING, "{pending} pods wait for the nodes of the first process");
     first.resume();
     first.line_with(&["the lease was lost"]);
-    // All that it ran has stopped when it stands by, or when it ends because it could not stop that in time.
+    // Everything that it ran has stopped when it stands by, or when it ends because it could not stop in time.
     drop(first.line_or_end(&["Standing by"]));
     let after = written_by_first(&kubectl);
     let changed: Vec<_> = after.iter().filter(|(name, state)| before.get(*name) != Some(state)).collect();

@@ -1,4 +1,4 @@
-//! Files that are not as they were left: noticed when the program starts, in one line, or without effect. Never is something else served.
+//! Damaged files: detected when the program starts, in one line, or without effect. Wrong state is never served.
 
 use crate::support::{Cluster, Place, Running, mainstay};
 use crate::talk::*;
@@ -12,7 +12,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum End {
     Stopped,
-    /// Then the last commit may be one that was not finished, and the file alone does not say whether it was.
+    /// Then the last commit may be an unfinished one, which the file alone does not show.
     Killed,
 }
 
@@ -33,7 +33,7 @@ async fn damage(dice: &Dice, tries: u64, end: End) {
     let mark = std::fs::read(at("store.mark")).expect("the store's mark");
     let put = |bytes: &[u8]| {
         std::fs::write(at("store.redb"), bytes).expect("the store's file");
-        // Whoever was served before may have left another.
+        // The server before may have left another record.
         std::fs::write(at("store.mark"), &mark).expect("the store's mark");
     };
     let used = whole.iter().rposition(|byte| *byte != 0).expect("something is in it");
@@ -53,7 +53,7 @@ async fn damage(dice: &Dice, tries: u64, end: End) {
                 format!("sector at {sector} is empty")
             }
             _ => {
-                // Headers are small, and deserve their share.
+                // Headers are small, so damage them more often than by chance.
                 let (place, bit) = (below(if n % 6 == 2 { 320 } else { used }), below(8));
                 bytes[place] ^= 1 << bit;
                 format!("bit {bit} of byte {place} is flipped")
@@ -78,9 +78,9 @@ async fn damage(dice: &Dice, tries: u64, end: End) {
     assert!(serve(data.path()).await.expect("it is whole again").maps == truth);
 }
 
-/// The mark is read when a store opens: one that says nothing is said to do so, and one that is ahead of the store is believed.
+/// The mark is read when a store opens: an unreadable one is reported, and a store older than its mark is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_mark_is_said_and_a_store_behind_its_mark_is_refused() {
+async fn a_damaged_mark_is_reported_and_a_store_behind_its_mark_is_refused() {
     let dice = Dice::new(setting("MAINSTAY_TEST_SEED", u64::from(std::process::id())));
     let data = tempfile::TempDir::new().expect("a temporary directory can be made");
     let truth = fill(data.path(), End::Killed).await;
@@ -96,7 +96,7 @@ async fn a_damaged_mark_is_said_and_a_store_behind_its_mark_is_refused() {
     };
     let mut cases = vec![
         ("missing".to_owned(), None, Mark::Quiet),
-        // What a crash of the machine may leave, as it does a torn one.
+        // What a crash of the machine may leave, apart from a truncated mark.
         ("empty".to_owned(), Some(Vec::new()), Mark::Quiet),
         ("behind".to_owned(), Some(mark(1, revision - 1)), Mark::Quiet),
         ("full of zeros".to_owned(), Some(vec![0; whole.len()]), Mark::Said),
@@ -128,7 +128,7 @@ async fn a_damaged_mark_is_said_and_a_store_behind_its_mark_is_refused() {
             }
         }
     }
-    // A mark without its store is no new store. What the refusal says helps.
+    // A mark without its store is not a new store. The refusal says what to do.
     std::fs::write(at("store.mark"), &whole).unwrap();
     std::fs::remove_file(at("store.redb")).unwrap();
     is_behind(&serve(data.path()).await.err().expect("everything is gone"));
@@ -137,7 +137,7 @@ async fn a_damaged_mark_is_said_and_a_store_behind_its_mark_is_refused() {
     is_behind(&serve(data.path()).await.err().expect("something is gone"));
     std::fs::remove_file(at("store.mark")).unwrap();
     assert!(serve(data.path()).await.expect("it goes on with what is left").maps == truth);
-    // Nor does it stop anybody that there can be none.
+    // A start continues if the mark cannot be written.
     std::fs::remove_file(at("store.mark")).unwrap();
     std::fs::create_dir(at("store.mark")).unwrap();
     let served = serve(data.path()).await.expect("it is said, and stops nobody");
@@ -145,12 +145,12 @@ async fn a_damaged_mark_is_said_and_a_store_behind_its_mark_is_refused() {
     assert!(served.said.iter().any(|line| line.contains("store.mark cannot be read: ")), "{:?}", served.said);
 }
 
-/// What is to become of a mark.
+/// What happens to the mark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mark {
-    /// It says less, as it may after a crash.
+    /// It is older than the store, as it may be after a crash.
     Quiet,
-    /// It says nothing, and the log says so.
+    /// It is unreadable, and the log says so.
     Said,
     Believed,
 }
@@ -171,7 +171,7 @@ fn is_behind(lines: &[String]) {
     assert!(lines[0].contains("restore a backup") && lines[0].contains("or delete store.mark"), "{lines:?}");
 }
 
-/// Makes a store of some size and answers what it holds when its server has ended.
+/// Creates a store of some size; returns its content after its server has ended.
 pub async fn fill(data: &Path, end: End) -> Value {
     let cluster = tokio::task::block_in_place(|| Cluster::start_server(Place::Directory(data)));
     let client = connect(&cluster.kubeconfig).await;
@@ -196,23 +196,23 @@ pub async fn fill(data: &Path, end: End) -> Value {
     truth
 }
 
-/// What a server on these files served.
+/// The state that a server on these files served.
 pub struct Served {
     pub maps: Value,
-    /// What it said meanwhile.
+    /// Its output meanwhile.
     pub said: Vec<String>,
-    /// How it lets its administrator in.
+    /// The credentials of its administrator.
     pub kubeconfig: Kubeconfig,
-    /// What it checks tokens by.
+    /// The key of its tokens.
     pub token_keys: Value,
 }
 
-/// What a server on these files serves, or what it says instead.
+/// The state that a server on these files serves, or its error.
 pub async fn serve(data: &Path) -> Result<Served, Vec<String>> {
     serve_whom(data, None).await
 }
 
-/// The same; the holder of a kubeconfig of before must be let in, too.
+/// The same; the holder of an older kubeconfig must have access too.
 pub async fn serve_whom(data: &Path, before: Option<&Kubeconfig>) -> Result<Served, Vec<String>> {
     let home = tempfile::TempDir::new().expect("a temporary directory can be made");
     let mut command = mainstay(home.path());
@@ -226,7 +226,7 @@ pub async fn serve_whom(data: &Path, before: Option<&Kubeconfig>) -> Result<Serv
             let token_keys = done(&client, "GET", "/openid/v1/jwks", None).await;
             let kubeconfig = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
             if let Some(before) = before {
-                // It listens elsewhere now.
+                // The server has another port now.
                 let mut before = before.clone();
                 before.clusters = here(&before, &kubeconfig);
                 assert_eq!(done(&connect_by(before).await, "GET", MAPS, None).await, maps);
@@ -241,7 +241,7 @@ pub async fn serve_whom(data: &Path, before: Option<&Kubeconfig>) -> Result<Serv
     served.map(|served| Served { said: said.clone(), ..served }).ok_or(said)
 }
 
-/// The clusters of a kubeconfig, at the address that another one has.
+/// The clusters of a kubeconfig, with the address of another kubeconfig.
 fn here(kubeconfig: &Kubeconfig, other: &Kubeconfig) -> Vec<NamedCluster> {
     let address = other.clusters[0].cluster.as_ref().and_then(|cluster| cluster.server.clone());
     let mut clusters = kubeconfig.clusters.clone();

@@ -6,35 +6,35 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use tempfile::TempDir;
 
-/// How large a real one is.
+/// The size of a mounted disk.
 const DISK_MB: usize = 16;
 const MB: usize = 1 << 20;
-/// What is left of it where there is little room, or how large files may become.
+/// The free space when little is left, or the limit for the size of files.
 const LITTLE_MB: usize = 6;
 
 #[derive(Clone, Copy, PartialEq)]
 pub enum Room {
-    /// Not for one more byte.
+    /// Not a single byte is free.
     None,
     Little,
     Enough,
 }
 
 pub enum Disk {
-    /// One of our own, in memory: where it is full, the kernel says so.
+    /// A file system in memory: the kernel reports that it is full.
     Real(Mounted),
-    /// No file may grow beyond a limit, which needs no rights.
+    /// A limit on the size of files, which needs no privileges.
     Limited(TempDir),
 }
 
-/// A small file system that only its process sees and those who join it: when they have ended it is gone.
+/// A small file system in a mount namespace of its own. It is removed when its processes have ended.
 pub struct Mounted {
     holder: Child,
-    /// As long as this is open, the process stays.
+    /// While this is open, the process stays.
     _stdin: ChildStdin,
-    /// How others join.
+    /// How others enter the namespace.
     join: Vec<String>,
-    /// Where it is for them, and for us.
+    /// Its path for them, and for us.
     mountpoint: TempDir,
     place: PathBuf,
 }
@@ -44,7 +44,8 @@ impl Disk {
         Disk::Limited(TempDir::new().expect("a temporary directory can be made"))
     }
 
-    /// A real one where one can be mounted. Where not, that is said, and files are limited instead: nothing is skipped.
+    /// A mounted file system if possible. Otherwise this is printed, and file sizes are limited instead: no test is
+    /// skipped.
     pub fn real() -> Disk {
         let as_root = || Mounted::new(&["--mount"], &["--mount"]);
         let as_user = |_| {
@@ -59,7 +60,7 @@ impl Disk {
         }
     }
 
-    /// Where the data of programs are, as the test sees it.
+    /// The directory for the data of programs, as the test sees it.
     pub fn path(&self) -> &Path {
         match self {
             Disk::Real(mounted) => &mounted.place,
@@ -67,7 +68,7 @@ impl Disk {
         }
     }
 
-    /// What the kernel says where there is no room.
+    /// The kernel's error when no space is left.
     pub fn says(&self) -> &'static str {
         match self {
             Disk::Real(_) => "No space left on device",
@@ -75,7 +76,7 @@ impl Disk {
         }
     }
 
-    /// There is room again for a program at work.
+    /// Frees space for a running program.
     pub fn free(&self, program: &Running) {
         match self {
             Disk::Real(mounted) => mounted.leave(Room::Enough),
@@ -98,7 +99,7 @@ impl Disk {
             }
             Disk::Limited(place) => (Command::new("sh"), place.path()),
         };
-        // In blocks of 512 bytes. A file that grows too large is an error for the program, not its end.
+        // In blocks of 512 bytes. A write beyond the limit is an error for the program and does not kill it.
         let limited = |blocks: usize| format!("trap '' XFSZ; ulimit -S -f {blocks}; ");
         let limit = match (self, room) {
             (Disk::Real(_), _) | (_, Room::Enough) => String::new(),
@@ -141,7 +142,7 @@ impl Mounted {
 }
 
 impl Mounted {
-    /// Takes room away, or gives it back.
+    /// Fills space, or frees it.
     fn leave(&self, room: Room) {
         let ballast = self.place.join("ballast");
         match room {

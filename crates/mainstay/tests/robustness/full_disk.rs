@@ -1,5 +1,5 @@
-//! A disk that is full: writes are refused and say why, reads go on, and when there is room again so does everything else. Whoever is killed
-//! or started meanwhile loses nothing.
+//! A full disk: writes are refused with the reason, reads continue, and writes resume when space is free. A server that
+//! is killed or started meanwhile loses nothing.
 
 use crate::disk::{Disk, Room};
 use crate::support::{PATIENCE, Running};
@@ -29,7 +29,7 @@ async fn refuses_writes_and_recovers(disk: &Disk) {
     assert!(kept.len() > 5, "it was full from the start");
     let parts = ["a batch of writes was not kept", "data/store/store.redb"];
     tokio::task::block_in_place(|| program.line_with(&parts));
-    // Reads go on, health says what is wrong, and leases are refused like all writes: nobody is told that one was kept.
+    // Reads continue, health reports the problem, and leases are refused like all writes: no lease is acknowledged.
     assert_eq!(names(&client).await, kept, "what was acknowledged");
     let health = http::Request::get("/readyz?verbose").body(Vec::new()).expect("a request");
     let said = client.request_text(health).await.expect_err("it is not ready").to_string();
@@ -38,18 +38,19 @@ async fn refuses_writes_and_recovers(disk: &Disk) {
     let refused = ask(&client, "POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", Some(&lease)).await;
     assert!(matches!(refused, Answer::Refused(503, _)), "{refused:?}");
 
-    // Room again: health returns by itself, and the write goes through.
+    // With free space, health recovers by itself, and the write succeeds.
     disk.free(&program);
     until_ready(&client).await;
     done(&client, "POST", MAPS, Some(&map("last"))).await;
     kill(program);
-    // And all of it is there afterwards.
+    // Everything is still stored after a restart.
     let mut program = disk.program("server", Room::Enough);
     let client = ready(disk, &mut program).await;
     assert_eq!(names(&client).await, with(&kept, "last"));
 }
 
-/// Killed while the disk is full, started while it still is, and once there is room: what was acknowledged is served each time.
+/// Killed while the disk is full, started while it still is, and once space is free: acknowledged writes are served
+/// each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_by_a_kill_or_a_start_on_a_full_disk() {
     let disk = Disk::real();
@@ -64,7 +65,7 @@ async fn nothing_is_lost_by_a_kill_or_a_start_on_a_full_disk() {
             program.line_with(&["Ctrl-C"]);
             api
         });
-        // The port is new, so the kubeconfig had to be written, and could not be.
+        // The port is new, so the kubeconfig had to be written, which failed.
         let said = program.said().join("\n");
         assert!(said.contains("kubeconfig  not written") && said.contains(disk.says()), "{said}");
         let mut kubeconfig = Kubeconfig::read_from(disk.path().join("data/kubeconfig")).expect("the older kubeconfig");
@@ -82,7 +83,7 @@ async fn nothing_is_lost_by_a_kill_or_a_start_on_a_full_disk() {
     kill(program);
 }
 
-/// Where there never was room: one sentence, and nothing is left that is in the way later.
+/// If there never was space: one sentence, and no file is left that would block a later start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_is_not_made_on_a_full_disk_and_is_made_once_there_is_room() {
     let disk = Disk::real();
@@ -118,7 +119,7 @@ async fn until_ready(client: &kube::Client) {
     }
 }
 
-/// The names of what was acknowledged, and why the next one was not.
+/// The names of acknowledged objects, and why the next one was refused.
 async fn write_until_refused(client: &kube::Client) -> (BTreeSet<String>, String) {
     let mut kept = BTreeSet::new();
     loop {
@@ -140,7 +141,7 @@ fn with(names: &BTreeSet<String>, name: &str) -> BTreeSet<String> {
     names.iter().cloned().chain([name.to_owned()]).collect()
 }
 
-/// The maps that are there whole, besides the CA's certificate.
+/// The complete maps, without the one with the CA certificate.
 async fn names(client: &kube::Client) -> BTreeSet<String> {
     let list = done(client, "GET", MAPS, None).await;
     let maps = list["items"].as_array().expect("items").iter();

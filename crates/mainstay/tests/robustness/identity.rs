@@ -1,5 +1,5 @@
-//! The certificates and keys of a data directory. They are in the store, where damage is noticed like any other; servers kept them in
-//! `identity.pem` before, which is taken over whole or refused. Nobody is locked out without a word.
+//! The certificates and keys of a data directory. They are in the store, where damage is detected as usual. Older
+//! servers kept them in `identity.pem`, which is adopted completely or refused. No user loses access without a message.
 
 use crate::damage::{End, Served, fill, serve, serve_whom};
 use crate::talk::*;
@@ -26,7 +26,7 @@ async fn a_damaged_identity_is_refused_in_one_line_or_taken_over_whole() {
     let mut cases = vec![("nothing in it".to_owned(), Vec::new())];
     let end = below(text.trim_end().len());
     cases.push((format!("cut off at {end}"), text.as_bytes()[..end].to_vec()));
-    // Each part gets its share, however short it is.
+    // Damage each part, however short it is.
     let parts = [
         "# ca.crt",
         "# ca.key",
@@ -63,20 +63,20 @@ async fn a_damaged_identity_is_refused_in_one_line_or_taken_over_whole() {
     assert!(refused > 2, "{refused}");
 }
 
-/// What a server makes of a directory in which there is this identity and nothing else; who was let in before is let in.
+/// Starts a server in a directory with only this identity; a user with access before must still have it.
 async fn taken_over(identity: &[u8], before: &Kubeconfig) -> Result<Served, Vec<String>> {
     let data = tempfile::TempDir::new().expect("a temporary directory can be made");
     std::fs::write(data.path().join("identity.pem"), identity).expect("the identity's file");
     serve_whom(data.path(), Some(before)).await
 }
 
-/// A store that has no identity in it, as older servers left it.
+/// A store without an identity, as older servers left it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_identity_is_said_and_a_lost_kubeconfig_is_made_again() {
     let data = tempfile::TempDir::new().expect("a temporary directory can be made");
     let truth = fill(data.path(), End::Stopped).await;
     let first = serve(data.path()).await.expect("it is whole");
-    // What kubeconfigs hold is in the store: the file is written whatever is there.
+    // The credentials of kubeconfigs are in the store: the file is written again, whatever it contains.
     for rubbish in ["", "apiVersion: v1\nkind: Conf", "\u{0}\u{1}"] {
         std::fs::write(data.path().join("kubeconfig"), rubbish).expect("the kubeconfig");
         let again = serve_whom(data.path(), Some(&first.kubeconfig)).await.expect("it is whole");
@@ -95,11 +95,11 @@ async fn a_lost_identity_is_said_and_a_lost_kubeconfig_is_made_again() {
     assert_eq!(warned(&anew), 1, "{:?}", anew.said);
     assert!(users(&anew.maps) == users(&truth));
     assert_ne!(anew.token_keys, first.token_keys);
-    // Said when it happens; from then on these are the store's.
+    // Logged when it happens; from then on the store has new ones.
     let later = serve_whom(data.path(), Some(&anew.kubeconfig)).await.expect("it goes on");
     assert_eq!((warned(&later), &later.token_keys), (0, &anew.token_keys));
 
-    // With the file that older servers had it is the same server.
+    // With the older servers' file it is the same server.
     forget_identity(data.path()).await;
     std::fs::write(data.path().join("identity.pem"), kept).expect("the file");
     let back = serve_whom(data.path(), Some(&first.kubeconfig)).await.expect("it is whole");
@@ -107,7 +107,7 @@ async fn a_lost_identity_is_said_and_a_lost_kubeconfig_is_made_again() {
     assert!(users(&back.maps) == users(&truth));
 }
 
-/// What its users wrote: not the CA's certificate, and not how far the store has come since.
+/// What users wrote: without the CA certificate and the current revision.
 fn users(maps: &Value) -> Vec<&Value> {
     maps["items"]
         .as_array()
@@ -117,7 +117,7 @@ fn users(maps: &Value) -> Vec<&Value> {
         .collect()
 }
 
-/// Takes the identity out of a store that nobody uses, and gives it.
+/// Removes the identity from an unused store, and returns it.
 async fn forget_identity(data: &Path) -> String {
     let key = "/mainstay/identity";
     let store = Embedded::open(&data.join("store"), server::codec::finish, Options::default()).expect("a store");

@@ -1,9 +1,10 @@
-//! `kill -9` of `mainstay up` while clients write, sets roll and somebody watches.
+//! `kill -9` of `mainstay up` while clients write, sets are rolled out and clients watch.
 //!
 //! Named guarantees, each checked after every kill:
-//! *kept*: an acknowledged write is there; *atomic*: one in flight is there whole or not at all; *unique*: no resourceVersion is given
-//! twice; *ordered*: a watch sees versions rise; *gapless*: a watch misses nothing and repeats nothing, also one that goes on where another
-//! was, and comes to what lists show; *settled*: what was seen on a watch is never taken back. What must hold of storage is in `storage.rs`.
+//! *kept*: an acknowledged write is stored; *atomic*: a write in flight is stored completely or not at all; *unique*:
+//! no resourceVersion is used twice; *ordered*: the versions in a watch rise; *gapless*: a watch misses and repeats
+//! nothing, also one that resumes an earlier watch, and its events lead to what lists show; *settled*: what a watch
+//! showed is never reverted. The guarantees for storage are in `storage.rs`.
 
 use crate::sight::{self, After, MAPS, Sight};
 use crate::storage::{Storage, change_sets};
@@ -19,19 +20,19 @@ use std::time::{Duration, Instant};
 
 const WRITERS: u64 = 8;
 const KEYS_PER_WRITER: u64 = 12;
-/// A server that takes longer to start than this does not open its store at once. Measured on two cores with a load of seven: 0.5 s alone, 1.1 s
-/// beside the tests of load.
+/// A start longer than this means that the store does not open at once. Measured on two cores with a load of seven: 0.5 s alone,
+/// 1.1 s beside the tests of load.
 const OPENING_MAX: Duration = Duration::from_secs(3);
 
-/// What a key holds: the number of the write that made it so, or nothing.
+/// The value of a key: the number of the last write, or none.
 type Held = Option<u64>;
 
-/// What is known of one writer's keys.
+/// The known state of one writer's keys.
 #[derive(Default)]
 struct Writer {
-    /// As acknowledged.
+    /// The acknowledged values.
     held: BTreeMap<String, Held>,
-    /// Sent and not answered.
+    /// The write without a response.
     in_flight: Option<(String, Held)>,
 }
 
@@ -39,9 +40,9 @@ struct Run {
     dice: Dice,
     writes: AtomicU64,
     acknowledged: AtomicU64,
-    /// Every version that was given to an acknowledged write, and its key.
+    /// The version of every acknowledged write, and its key.
     given: Mutex<BTreeMap<u64, String>>,
-    /// Of all maps, and of half of them, which they move in and out of.
+    /// Watches of all maps, and of a selection that half of them enter and leave.
     sights: [Mutex<Sight>; 2],
 }
 
@@ -96,7 +97,7 @@ async fn kill_while_starting(data: &Path, after: Duration) {
     child.wait().expect("it ends");
 }
 
-/// Looks at what is there, writes until the kill.
+/// Checks the stored state, then writes until the kill.
 async fn round(
     run: &Arc<Run>,
     cluster: Cluster,
@@ -125,13 +126,13 @@ async fn round(
     for (sight, watching) in run.sights.iter().zip(&watching) {
         let list = list_as(sight, &client).await;
         sight.lock().expect("no panic").keep(&list);
-        // Each round shows something only if the watch has come so far. The writers go on meanwhile.
+        // A round proves something only if the watch has come this far. The writers continue meanwhile.
         while !has_passed(sight, version(&list), kill) {
             assert!(Instant::now() < deadline && !watching.is_finished(), "the watch stands still");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-    // Later kills may hit the making of claims; what is compared through all of them has to be there first.
+    // Later kills may hit the creation of claims; what is compared through all of them must exist first.
     if kill == 0 {
         storage.remember(&client).await;
     }
@@ -146,20 +147,20 @@ async fn round(
     writers
 }
 
-/// A list of what a watch is of.
+/// A list of what a watch shows.
 async fn list_as(sight: &Mutex<Sight>, client: &kube::Client) -> Value {
     let path = sight.lock().expect("no panic").path();
     done(client, "GET", &path, None).await
 }
 
-/// Whether the watch has gone on after the restart and after a cut, and has heard all up to a revision.
+/// Whether the watch has resumed after the restart and after a cut, and has received everything up to a revision.
 fn has_passed(sight: &Mutex<Sight>, revision: u64, kill: u64) -> bool {
     let sight = sight.lock().expect("no panic");
     let told = |after| sight.told(after).events + sight.told(after).gone;
     sight.position() >= Some(revision) && told(After::Restart) == kill && told(After::Cut) == kill + 1
 }
 
-/// Writes, one after the other, until the server is gone.
+/// Writes, one after the other, until the server is down.
 async fn write(run: Arc<Run>, client: kube::Client, at: usize, mut writer: Writer) -> Writer {
     loop {
         let key = format!("w{at}-{}", run.dice.below(KEYS_PER_WRITER));
@@ -196,7 +197,7 @@ async fn write(run: Arc<Run>, client: kube::Client, at: usize, mut writer: Write
     }
 }
 
-/// kept, atomic: each key is as it was acknowledged, or as the one write in flight would have it. settled: and not older than seen.
+/// kept, atomic: each key is as acknowledged, or as the one write in flight left it. settled: and not older than seen.
 async fn check_kept(run: &Run, client: &kube::Client, writers: &mut [Writer]) {
     for sight in &run.sights {
         let list = list_as(sight, client).await;
@@ -223,7 +224,7 @@ async fn check_kept(run: &Run, client: &kube::Client, writers: &mut [Writer]) {
     }
 }
 
-/// Whatever was seen agrees, and enough was seen for that to mean something.
+/// Everything that was seen agrees, and enough was seen to prove something.
 fn check_watch(run: &Run, kills: u64) {
     let given = run.given.lock().expect("no panic");
     println!("{kills} kills: {} writes acknowledged", given.len());
@@ -240,8 +241,9 @@ fn check_watch(run: &Run, kills: u64) {
             assert!(compared.versions * 2 > given.len(), "the watch saw {} of {}", compared.versions, given.len());
         }
         assert!(compared.lists as u64 >= kills, "each round has a list that the watch passed");
-        // The past is in memory: after a restart 410 is an answer like events, and so every watch that went on had one.
+        // Past events are in memory: after a restart 410 is a valid response too. Every resumed watch got events or a
+        // 410.
         assert_eq!(restarts.events + restarts.gone, kills - 1);
-        assert!(cuts.events > 0, "no watch went on where it was");
+        assert!(cuts.events > 0, "no watch resumed at its revision");
     }
 }

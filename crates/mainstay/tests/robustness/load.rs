@@ -1,4 +1,4 @@
-//! More than usual: a thousand watchers, one that does not read, and more requests than two cores can answer.
+//! Overload: a thousand watchers, one that does not read, and more requests than two cores can answer.
 
 use crate::support::{Cluster, PATIENCE, Place, Running, mainstay};
 use crate::talk::*;
@@ -20,13 +20,13 @@ use tokio::net::TcpStream;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
-/// An ordinary user that may do everything: requests of administrators have no bound.
+/// An ordinary user with all permissions: requests of administrators are not limited.
 const LOADER: &str = "loader";
 const WATCHERS: usize = 1000;
 const PER_CONNECTION: usize = 100;
 const CHANGES: usize = 50;
 
-/// One connection that carries many requests at once.
+/// One connection that carries many requests concurrently.
 async fn wide(kubeconfig: &Path) -> SendRequest<Full<Bytes>> {
     let config = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
     let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.expect("a config");
@@ -38,7 +38,7 @@ async fn wide(kubeconfig: &Path) -> SendRequest<Full<Bytes>> {
     let stream = tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, stream).await.expect("TLS");
     let builder = http2::Builder::new(TokioExecutor::new());
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.expect("HTTP/2");
-    // It ends when the server does.
+    // The connection task ends with the server.
     tokio::spawn(async move { drop(connection.await) });
     sender
 }
@@ -74,12 +74,12 @@ async fn resident_bytes(client: &kube::Client) -> f64 {
     line.split(' ').nth(1).and_then(|figure| figure.parse().ok()).expect("a number")
 }
 
-/// Counts the changes that a watch tells of, until it has told of all.
+/// Counts the changes in a watch until all have arrived.
 async fn count_changes(mut body: Incoming, wanted: usize) -> usize {
     let mut count = 0;
     while count < wanted {
         let frame = body.frame().await.expect("the watch goes on").expect("the watch goes on");
-        // Each change is a line, in however many pieces it comes.
+        // Each change is a line, in any number of chunks.
         count += frame.data_ref().map_or(0, |data| data.iter().filter(|byte| **byte == b'\n').count());
     }
     count
@@ -106,7 +106,7 @@ async fn a_thousand_watchers_hear_everything_though_one_does_not_read() {
     let before = resident_bytes(&client).await;
     for at in 0..CHANGES {
         done(&client, "PATCH", &format!("{MAPS}/m"), Some(&json!({"data": {"at": at.to_string()}}))).await;
-        // More than anybody's buffers hold, for the one who does not read.
+        // More than all buffers can hold, for the watcher that does not read.
         let patch = json!({"data": {"at": at.to_string(), "pad": "y".repeat(500_000)}});
         done(&client, "PATCH", &format!("{MAPS}/large"), Some(&patch)).await;
     }
@@ -114,14 +114,14 @@ async fn a_thousand_watchers_hear_everything_though_one_does_not_read() {
     assert!(heard.iter().all(|count| *count.as_ref().expect("no panic") == CHANGES));
     let grown = resident_bytes(&client).await - before;
     println!("{WATCHERS} watchers heard {CHANGES} changes each; {:.0} MiB more resident", grown / 1048576.0);
-    // The changes themselves are remembered for a while; nothing is kept for each watcher.
+    // The server keeps the changes once for a while, and nothing per watcher.
     assert!(grown < 200e6, "{grown} bytes more");
-    // Whoever was slow has missed nothing either.
+    // A slow watcher has missed nothing either.
     let late = tokio::time::timeout(PATIENCE, count_changes(slow, 2 * CHANGES)).await.expect("it catches up");
     assert_eq!(late, 2 * CHANGES);
 }
 
-/// What is read under load, and the lease that must be renewed meanwhile.
+/// The reads of the load, and the lease that must be renewed meanwhile.
 async fn store_maps_and_lease(client: &kube::Client, count: usize) {
     let writes = (0..count).map(|at| {
         let (client, map) = (client.clone(), map(&format!("m{at}"), 1000));
@@ -160,7 +160,7 @@ async fn health_and_leases_go_on_under_more_load_than_there_are_cores() {
             }));
         }
     }
-    // Under way first, then looked at.
+    // First the load begins, then the test measures.
     let deadline = Instant::now() + PATIENCE;
     while answered.load(Ordering::Relaxed) < 100 {
         assert!(Instant::now() < deadline, "nothing is answered");
@@ -187,15 +187,15 @@ async fn health_and_leases_go_on_under_more_load_than_there_are_cores() {
     println!(
         "400 clients at once: {answered} lists, {shed} shed; {renewed} leases renewed, the slowest with health in {slowest:?}"
     );
-    // A lease is given up after ten seconds.
+    // A lease expires after 10 s.
     assert!(slowest < Duration::from_secs(8), "{slowest:?}");
 }
 
-/// With room for two writers, 64 write at once: most are told to come back, and exactly those have written nothing.
+/// With room for two writers, 64 write concurrently: most are told to retry, and exactly those have written nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writers_that_are_too_many_are_told_when_to_come_back() {
     const WRITERS: usize = 64;
-    // Nobody else writes: the one controller has nothing to do.
+    // No other client writes: the one controller has nothing to do.
     let alone = ["--controllers", "statefulset-controller", "--nodes", "0", "--no-builtin-storage"];
     let arguments = [&alone[..], &["--max-mutating-requests-inflight", "2"]].concat();
     let directory = tempfile::tempdir().expect("a directory");
@@ -236,7 +236,7 @@ async fn writers_that_are_too_many_are_told_when_to_come_back() {
             (written, refused)
         }));
     }
-    // Health and leases go on while others are refused.
+    // Health checks and leases work while other requests are refused.
     let deadline = Instant::now() + PATIENCE;
     let mut renewed = 0;
     while shed.load(Ordering::Relaxed) < 200 || renewed < 20 {
@@ -263,7 +263,8 @@ async fn writers_that_are_too_many_are_told_when_to_come_back() {
     done(&client, "POST", MAPS, Some(&map("after", 10))).await;
 }
 
-/// With room for one reader, 32 read at once: who finds it taken is told to come back, and everybody else gets all there is. Health and leases go on.
+/// With room for one reader, 32 read concurrently: refused readers are told to retry, and the others get the whole
+/// list. Health checks and leases work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_that_are_too_many_are_told_when_to_come_back() {
     const READERS: usize = 32;
@@ -271,10 +272,10 @@ async fn readers_that_are_too_many_are_told_when_to_come_back() {
     let home = tempfile::tempdir().expect("a directory");
     let kubeconfig = home.path().join("kubeconfig");
     let mut command = mainstay(home.path());
-    // A read holds its place while it is worked on, and so only as many are under way as there are threads, whatever the machine has.
+    // A read occupies its place while it is executed, so at most as many run as there are threads.
     command.env("TOKIO_WORKER_THREADS", "4").args(["up", "--in-memory", "--listen", "127.0.0.1:0", "--kubeconfig"]);
     command.arg(&kubeconfig).args(["--nodes", "0", "--no-builtin-storage", "--max-requests-inflight", "1"]);
-    // Nobody else reads for long: the one controller has nothing to do.
+    // No other client reads for long: the one controller has nothing to do.
     command.args(["--controllers", "statefulset-controller"]);
     let mut program = Running::start(command);
     tokio::task::block_in_place(|| program.line_with(&["Ctrl-C"]));
@@ -317,7 +318,7 @@ async fn readers_that_are_too_many_are_told_when_to_come_back() {
             let health = Request::get(path).body(Vec::new()).expect("a request");
             assert_eq!(client.request_text(health).await.expect("healthy"), "ok");
         }
-        // Who renews a lease reads it first.
+        // Renewing a lease reads it first.
         done(&client, "GET", &format!("{LEASE}/l"), None).await;
         let renewal = json!({"spec": {"renewTime": jiff::Timestamp::now().to_string()}});
         done(&client, "PATCH", &format!("{LEASE}/l"), Some(&renewal)).await;
@@ -332,9 +333,9 @@ async fn readers_that_are_too_many_are_told_when_to_come_back() {
     println!(
         "{READERS} readers: {answered} lists, {shed} told to come back; {renewed} leases renewed, the slowest with health in {slowest:?}"
     );
-    // A lease is given up after ten seconds.
+    // A lease expires after 10 s.
     assert!(slowest < Duration::from_secs(8), "{slowest:?}");
-    // When they are gone there is room again, but for a moment in which the controller looks.
+    // Afterwards there is room again, except for a moment in which the controller reads.
     while let Answer::Refused(429, _) = ask(&client, "GET", &format!("{MAPS}/m0"), None).await {
         assert!(begun.elapsed() < 2 * PATIENCE, "there is no room");
     }

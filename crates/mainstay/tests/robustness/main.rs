@@ -1,4 +1,4 @@
-//! The program as a process among others: killed at any moment, on a full disk, on damaged files, under more load than it takes.
+//! The program as a process: killed at any moment, on a full disk, on damaged files, under overload.
 //!
 //! These runs are short. `docs/robustness.md` says which variables make them long.
 

@@ -21,18 +21,18 @@ fn texts(lines: Vec<Line>) -> Vec<String> {
 }
 
 #[test]
-fn a_stuck_set_is_told_once_and_again_after_it_recovered() {
+fn a_stuck_set_is_reported_once_and_again_after_it_recovered() {
     let (start, mut tracker) = (Instant::now(), Tracker::new(AFTER));
     let at = |seconds: u64| start + Duration::from_secs(seconds);
     tracker.set(&set(1, json!([])), false, at(0));
     assert!(tracker.due(at(29)).is_empty());
-    // Progress starts the time anew, any other change does not.
+    // Progress restarts the timeout; any other change does not.
     tracker.set(&set(2, json!([])), false, at(29));
     tracker.set(&set(2, json!([])), false, at(50));
     assert!(tracker.due(at(58)).is_empty());
     let stuck = "StatefulSet shop/web makes no progress: 2 of 3 replicas are ready";
     assert_eq!(texts(tracker.due(at(59))), [stuck]);
-    assert!(tracker.due(at(600)).is_empty(), "told once");
+    assert!(tracker.due(at(600)).is_empty(), "reported once");
     tracker.set(&set(3, json!([])), false, at(601));
     assert_eq!(texts(tracker.due(at(601))), ["StatefulSet shop/web is complete: 3 of 3 replicas are ready"]);
     tracker.set(&set(2, json!([])), false, at(700));
@@ -45,7 +45,7 @@ fn a_stuck_set_is_told_once_and_again_after_it_recovered() {
 }
 
 #[test]
-fn a_condition_tells_why() {
+fn a_condition_gives_the_reason() {
     let (start, mut tracker) = (Instant::now(), Tracker::new(AFTER));
     let held =
         json!([{"type": "ClaimsUpdated", "status": "False", "reason": "Resizing", "message": "data-web-2: too small"}]);
@@ -58,7 +58,7 @@ fn a_condition_tells_why() {
 }
 
 #[test]
-fn sets_are_complete_by_their_strategy() {
+fn completeness_depends_on_the_update_strategy() {
     let cases = [
         (json!({}), true),
         (json!({"spec": {"replicas": 0}, "status": {"replicas": 0, "readyReplicas": 0}}), true),
@@ -84,7 +84,7 @@ fn sets_are_complete_by_their_strategy() {
 }
 
 #[test]
-fn a_node_that_is_not_ready_is_told_once() {
+fn a_node_that_is_not_ready_is_reported_once() {
     let (start, mut tracker) = (Instant::now(), Tracker::new(AFTER));
     let node = |status: &str| {
         json!({
@@ -103,7 +103,7 @@ fn a_node_that_is_not_ready_is_told_once() {
 }
 
 #[test]
-fn pods_say_why_they_are_not_ready() {
+fn the_reason_of_a_pod_that_is_not_ready() {
     let pod = |status: Value| json!({"metadata": {"name": "web-1"}, "status": status});
     let cases = [
         (
@@ -124,7 +124,7 @@ fn pods_say_why_they_are_not_ready() {
 }
 
 #[test]
-fn an_event_is_told_once() {
+fn an_event_is_reported_once() {
     let mut tracker = Tracker::new(AFTER);
     let event = |n: usize| json!({"metadata": {"uid": n.to_string()}});
     assert!(tracker.is_new_event(&event(0)));
