@@ -1,8 +1,9 @@
-//! Permissions are sufficient: every place in the code of controllers and nodes that sends a request is listed here with its resources,
-//! and the roles allow exactly these requests. So a permission that only a retry needs is granted too.
+//! Permissions are sufficient: every place in the code of controllers and nodes that sends a request is listed here with
+//! its resources, and the roles allow exactly these requests. So a permission that only a retry needs is granted too.
 //!
-//! The list is checked against the sources: a new request, or one more kind passed to a function with such a parameter, fails
-//! this test until it is listed. The simulation checks the requests that are really sent (`crates/sim/src/rights.rs`).
+//! The list is checked against the sources: a new request, or one more kind passed to a function with such a parameter,
+//! fails this test until it is listed. The simulation checks the requests that are really sent
+//! (`crates/sim/src/rights.rs`).
 
 use server::authz::{self, Rule, bootstrap};
 use std::collections::{BTreeMap, BTreeSet};

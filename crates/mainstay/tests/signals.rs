@@ -1,4 +1,4 @@
-//! The process is told to end while it starts, or at once when it has.
+//! Stop signals while the process starts, or right after the start.
 
 mod support;
 
@@ -10,16 +10,16 @@ use support::mainstay;
 use support::program::{PATIENCE, Running};
 use tempfile::TempDir;
 
-/// A signal that comes before anybody waits for one is not lost, and does not kill: a server that is about to say that it is ready says
-/// so, and ends in good order.
+/// A signal that arrives before the process waits for one is not lost and does not kill: a server that is about to
+/// print that it is ready prints it, and stops cleanly.
 #[test]
-fn a_server_that_was_just_started_is_told_to_end() {
+fn a_signal_during_the_start_stops_the_server() {
     let home = TempDir::new().unwrap();
     let kubeconfig = home.path().join("kubeconfig");
     let mut command = mainstay(home.path());
     command.args(["server", "--listen", "127.0.0.1:0", "--data-dir"]).arg(home.path().join("data"));
     command.arg("--kubeconfig").arg(&kubeconfig);
-    // Nobody takes what it says, so that it stays where it says that it is ready.
+    // Nothing reads the output, so that the server blocks while it prints that it is ready.
     let (mut reads, theirs) = UnixStream::pair().unwrap();
     let filler = full(&theirs);
     let mut program = Running::start_into(command, OwnedFd::from(theirs).into());
@@ -39,7 +39,7 @@ fn a_server_that_was_just_started_is_told_to_end() {
     assert!(said.contains("is ready after"), "{said}");
 }
 
-/// Fills a socket; gives how many bytes it took.
+/// Fills a socket's buffer; returns the number of bytes.
 fn full(socket: &UnixStream) -> usize {
     socket.set_nonblocking(true).unwrap();
     let mut filled = 0;

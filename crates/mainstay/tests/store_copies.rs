@@ -1,4 +1,4 @@
-//! `mainstay store`: copies, backups while a server works, and restores that delete nothing.
+//! `mainstay store`: copies, backups of a running server, and restores that delete nothing.
 
 mod support;
 
@@ -27,15 +27,15 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("temporary paths are UTF-8")
 }
 
-/// What `kubectl get` says of everything that was made here, without what differs from server to server.
+/// The output of `kubectl get` for all objects of the test, without fields that differ between servers.
 fn everything(kubectl: &support::Kubectl) -> String {
     kubectl.ok("get configmaps,secrets,services,serviceaccounts,statefulsets,roles,clusterroles,namespaces -A -o name")
 }
 
-/// A server at work is backed up without stopping it; the file is whole or refused; a restore needs an empty place; what is restored serves
-/// the same objects to the same clients.
+/// A running server is backed up without a stop; a file is complete or refused; a restore needs an empty directory; the
+/// restored server serves the same objects to the same clients.
 #[test]
-fn a_backup_of_a_working_server_restores_elsewhere() {
+fn a_backup_of_a_running_server_restores_elsewhere() {
     let root = TempDir::new().unwrap();
     let at = |name: &str| root.path().join(name);
     let (data, file) = (at("data"), at("backup"));
@@ -65,7 +65,7 @@ fn a_backup_of_a_working_server_restores_elsewhere() {
     let admin = std::fs::read_to_string(&cluster.kubeconfig).unwrap();
     Arc::into_inner(cluster).unwrap().stop();
     let taken = store(root.path(), &["restore", text(&file), text(&data)]);
-    assert!(taken.failed().contains("a store already exists in"), "a used place is not overwritten");
+    assert!(taken.failed().contains("a store already exists in"), "an existing store is not overwritten");
     bad_files_are_refused(root.path(), &file);
 
     let back = at("back");
@@ -74,7 +74,7 @@ fn a_backup_of_a_working_server_restores_elsewhere() {
     let kubectl = kubectl_on(&restored).unwrap();
     assert_eq!(everything(&kubectl), before);
     assert_eq!(kubectl.ok("get configmap cm7 -o jsonpath={.metadata.uid}"), uid);
-    // What clients saw after the backup is never used again.
+    // Revisions that clients saw after the backup are never used again.
     let now: u64 = kubectl.ok("create configmap new -o jsonpath={.metadata.resourceVersion}").parse().unwrap();
     assert!(now > version + 1_000_000_000, "{now}");
     // The administrator of the old server is the administrator of the new one.
@@ -85,9 +85,10 @@ fn a_backup_of_a_working_server_restores_elsewhere() {
     }
 }
 
-/// All secrets are in a backup: nobody gets to read it, or has it written elsewhere, by being in the place of its draft before.
+/// A backup contains all secrets: no other user can read it or redirect it by creating a file at its temporary path
+/// first.
 #[test]
-fn a_backup_is_private_whatever_is_in_the_place_of_its_draft() {
+fn a_backup_is_private_whatever_is_at_its_temporary_path() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let root = TempDir::new().unwrap();
     let at = |name: &str| root.path().join(name);
@@ -113,7 +114,7 @@ fn a_backup_is_private_whatever_is_in_the_place_of_its_draft() {
     assert!(said.contains("cannot write") && said.contains("taken.part"), "{said}");
 }
 
-/// A file size limit stands for a full disk: both fail the write in the middle.
+/// A file size limit simulates a full disk: both fail the write in the middle.
 #[test]
 fn a_backup_that_fails_or_is_stopped_leaves_no_file() {
     let root = TempDir::new().unwrap();
@@ -134,7 +135,7 @@ fn a_backup_that_fails_or_is_stopped_leaves_no_file() {
     assert!(left().is_empty(), "{:?}", left());
     store(root.path(), &["backup", text(&data), text(&at("backup"))]).succeeded();
 
-    // A server that accepts the connection and never answers keeps the backup waiting until Ctrl-C.
+    // A server that accepts the connection and never responds keeps the backup waiting until Ctrl-C.
     let _lock = lock_store(&data);
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let kubeconfig = at("silent");
@@ -160,7 +161,7 @@ fn a_backup_that_fails_or_is_stopped_leaves_no_file() {
     assert_eq!(left(), ["backup"], "{:?}", left());
 }
 
-/// Holds the lock of a store, as a server does that uses it.
+/// Holds the lock of a store, as a running server does.
 fn lock_store(data: &Path) -> File {
     let lock = File::options().write(true).open(data.join("store/lock")).unwrap();
     lock.try_lock().unwrap();
@@ -190,7 +191,7 @@ fn bad_files_are_refused(home: &Path, file: &Path) {
         assert_eq!(said.code(), 2);
         let said = said.failed();
         assert!(said.contains(why) && said.lines().count() == 1, "{said}");
-        assert!(!target.join("store/store.redb").exists(), "nothing is made of it");
+        assert!(!target.join("store/store.redb").exists(), "no store is created from it");
     }
     let absent = store(home, &["restore", "nowhere", "anywhere"]);
     assert!(absent.failed().contains("cannot use the backup nowhere"));
@@ -239,7 +240,8 @@ fn stores_are_copied_into_etcd_and_back() {
     assert!(there.contains("etcd://") && there.contains("/elsewhere"), "{there}");
 }
 
-/// A volume whose claim was gone in the backup, and which would be deleted at once in the world of the backup, is kept in the restored one.
+/// A volume without a claim in the backup, which would be deleted at once by the backup's state, is kept in the
+/// restored cluster.
 #[test]
 fn a_restore_deletes_no_volume() {
     let root = TempDir::new().unwrap();
@@ -270,13 +272,13 @@ spec:
     drop(kubectl);
     Arc::into_inner(cluster).unwrap().stop();
 
-    // While no controller runs, the claim goes: the volume is let go, and its policy says Delete.
+    // While no controller runs, the claim is deleted: the volume is released, and its policy is Delete.
     let alone = Arc::new(Cluster::start_server(Place::Directory(&data)));
     let kubectl = kubectl_on(&alone).unwrap();
     kubectl.ok("delete pod app --force --grace-period=0");
     kubectl.ok("delete pvc data --wait=false");
     kubectl.ok("patch pvc data --type=merge -p {\"metadata\":{\"finalizers\":null}}");
-    // A person has confirmed it, and two directories are about to go; all of that may be long over.
+    // A user has confirmed the deletion, and two directories are about to be removed; all of this may be outdated.
     let handle = kubectl.ok(&format!("get pv {volume} -o jsonpath={{.spec.csi.volumeHandle}}"));
     kubectl.ok(&format!("annotate pv {volume} mainstay.dev/confirm-delete={handle}"));
     let directories = ["Delete", "Recycle"].map(|policy| released_directory(&kubectl, root.path(), policy));
@@ -288,15 +290,15 @@ spec:
     let back = root.path().join("back");
     let said = store(root.path(), &["restore", text(&file), text(&back)]).succeeded();
     assert!(said.contains("Of its 3 volumes"), "{said}");
-    // The backend is live: the restored store meets it.
+    // The driver's directory is shared: the restored server uses it.
     std::fs::rename(data.join("volumes"), back.join("volumes")).unwrap();
     let there = backend_volumes(&back);
-    assert_eq!(there.len(), 1, "stopping and restoring left it alone");
+    assert_eq!(there.len(), 1, "stopping and restoring did not change it");
     let restored = Arc::new(Cluster::start(Place::Directory(&back)));
     let kubectl = kubectl_on(&restored).unwrap();
     kubectl.ok(&format!("wait --for=jsonpath={{.status.reason}}=DeletionUnconfirmed pv/{volume} --timeout=60s"));
-    assert_eq!(backend_volumes(&back), there, "the data is there");
-    // The binder has looked at everything by the time that it binds what came last.
+    assert_eq!(backend_volumes(&back), there, "the data exists");
+    // When the binder has bound the pair that was created last, it has reconciled everything.
     kubectl.ok_with("apply -f -", LAST_PAIR);
     kubectl.ok("wait --for=jsonpath={.status.phase}=Bound pvc/last --timeout=60s");
     for directory in &directories {
@@ -306,7 +308,7 @@ spec:
     assert_eq!(reasons, "DeletionUnconfirmed DeletionUnconfirmed");
     kubectl.ok(&format!("annotate pv {volume} mainstay.dev/confirm-delete={handle}"));
     kubectl.ok(&format!("wait --for=delete pv/{volume} --timeout=60s"));
-    // The object is held until the backend is gone.
+    // The finalizer keeps the PV until the volume is deleted.
     assert_eq!(backend_volumes(&back), Vec::<PathBuf>::new(), "confirmed, it goes");
 }
 
@@ -326,9 +328,10 @@ spec:
   volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
 "#;
 
-/// The data of volumes is in a backup when it is asked for, also while a server works; each backup and restore says which data it has not.
+/// The data of volumes is in a backup on request, also of a running server; each backup and restore prints which data
+/// it lacks.
 #[test]
-fn the_data_of_volumes_is_backed_up_and_restored_when_asked_for() {
+fn the_data_of_volumes_is_backed_up_and_restored_on_request() {
     let root = TempDir::new().unwrap();
     let at = |name: &str| root.path().join(name);
     let data = at("data");
@@ -381,9 +384,10 @@ fn the_data_of_volumes_is_backed_up_and_restored_when_asked_for() {
     assert_eq!(std::fs::read_to_string(at("back/volumes/volumes").join(name).join("data/rows")).unwrap(), "precious");
 }
 
-/// Objects that come back without the data of their volumes: no pod starts on an empty volume, and each object says what is missing.
+/// Objects that are restored without the data of their volumes: no pod starts on an empty volume, and each object
+/// reports the missing data.
 #[test]
-fn pods_restored_without_their_data_are_held_until_it_is_back() {
+fn pods_restored_without_their_data_wait_until_it_is_restored() {
     let root = TempDir::new().unwrap();
     let at = |name: &str| root.path().join(name);
     let (data, back) = (at("data"), at("back"));
@@ -414,7 +418,7 @@ fn pods_restored_without_their_data_are_held_until_it_is_back() {
     restored.line_with(&["VolumeDataMissing: PersistentVolume pvc-"]);
     let state = "get pod app -o jsonpath={.status.phase}/{.status.containerStatuses[0].state.waiting.reason}";
     assert_eq!(kubectl.ok(state), "Pending/ContainerCreating");
-    assert_eq!(backend_volumes(&back), Vec::<PathBuf>::new(), "nothing was made in its place");
+    assert_eq!(backend_volumes(&back), Vec::<PathBuf>::new(), "nothing was created in its place");
 
     let [volume] = &backend_volumes(&data)[..] else { panic!("one volume") };
     std::fs::rename(volume, back.join("volumes/volumes").join(volume.file_name().unwrap())).unwrap();
@@ -424,7 +428,7 @@ fn pods_restored_without_their_data_are_held_until_it_is_back() {
     kubectl.until("get --raw /metrics", |said| said.contains(&metric.replace("} 1\n", "} 0\n")));
 }
 
-/// A directory with something in it, and a volume that stands for it and whose claim is gone.
+/// A directory with a file, and a volume of this directory without a claim.
 fn released_directory(kubectl: &Kubectl, root: &Path, policy: &str) -> PathBuf {
     let name = policy.to_lowercase();
     let directory = root.join(&name);
@@ -463,7 +467,7 @@ spec:
   resources: {requests: {storage: 1Mi}}
 "#;
 
-/// A backup as a stranger makes it who knows the format: these rows besides those of a backup of ours, all checksums right.
+/// A forged backup: these rows in addition to those of a real backup, with valid checksums.
 fn forged(real: &Path, rows: &[(&str, bytes::Bytes)], to: &Path) {
     use futures::StreamExt;
     let mut reader = Reader::open(std::fs::File::open(real).unwrap()).unwrap();
@@ -481,9 +485,10 @@ fn object(value: Value) -> bytes::Bytes {
     server::codec::encode(&value)
 }
 
-/// Keys and values that no server wrote are refused in a sentence before anything is made of them, whatever their checksums say.
+/// Keys and values that no server wrote are refused in one sentence before anything is restored, whatever their
+/// checksums.
 #[test]
-fn a_backup_with_what_no_server_keeps_is_refused() {
+fn a_backup_with_invalid_objects_is_refused() {
     let root = TempDir::new().unwrap();
     let at = |name: &str| root.path().join(name);
     let (data, real, file, target) = (at("data"), at("real"), at("forged"), at("deep/target"));
@@ -524,9 +529,9 @@ fn a_backup_with_what_no_server_keeps_is_refused() {
     assert!(twice.contains("it is damaged: the key of row") && !at("deep").exists(), "{twice}");
 }
 
-/// Objects that make no sense, and a volume that names a place elsewhere, are served and hurt nobody.
+/// Nonsensical objects, and a volume whose handle is a path elsewhere, are served without harm.
 #[test]
-fn a_backup_with_senseless_objects_is_served_harmlessly() {
+fn a_backup_with_nonsensical_objects_is_served_without_harm() {
     let root = TempDir::new().unwrap();
     let at = |name: &str| root.path().join(name);
     let (data, real, file, back) = (at("data"), at("real"), at("forged"), at("back"));
@@ -555,7 +560,7 @@ fn a_backup_with_senseless_objects_is_served_harmlessly() {
     ];
     forged(&real, &rows, &file);
     store(root.path(), &["restore", text(&file), text(&back)]).succeeded();
-    // What the handle would lead to, from the directory of volumes and from the one it is in.
+    // The paths to which the handle would lead, from the directory of volumes and from its parent.
     let kept = [back.join("x"), at("x"), back.join("volumes/x")];
     for place in &kept {
         std::fs::create_dir_all(place).unwrap();
@@ -569,10 +574,10 @@ fn a_backup_with_senseless_objects_is_served_harmlessly() {
     }
     kubectl.ok("wait --for=jsonpath={.status.reason}=DeletionUnconfirmed pv/away --timeout=60s");
     kubectl.ok("annotate pv away mainstay.dev/confirm-delete=../x");
-    // The others are served meanwhile.
+    // The other objects are served meanwhile.
     kubectl.ok_with("apply -f -", SET);
     kubectl.ok("rollout status statefulset/web --timeout=60s");
-    // The driver is asked to delete what the handle says, and knows no such volume.
+    // The driver is called to delete the handle, and does not know such a volume.
     kubectl.ok("wait --for=delete pv/away --timeout=60s");
     for place in &kept {
         assert_eq!(std::fs::read_to_string(place.join("file")).unwrap(), "not ours", "{}", place.display());
@@ -599,7 +604,7 @@ spec:
     spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
 "#;
 
-/// Links in the places of what is written lead nowhere else.
+/// Symbolic links at the paths that are written are not followed.
 #[test]
 fn backups_and_restores_do_not_follow_links() {
     use std::os::unix::fs::symlink;
@@ -622,7 +627,7 @@ fn backups_and_restores_do_not_follow_links() {
     assert!(std::fs::symlink_metadata(at("backup")).unwrap().is_file() && !at("made").exists(), "the link is replaced");
     untouched();
 
-    // A data directory may be a link to one; what is made inside replaces links.
+    // A data directory may be a link to one; links inside it are replaced.
     std::fs::create_dir_all(at("real/store")).unwrap();
     symlink(at("real"), at("link")).unwrap();
     symlink(at("elsewhere"), at("real/store/store.redb.new")).unwrap();

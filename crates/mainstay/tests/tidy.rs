@@ -1,4 +1,5 @@
-//! Checks of the code, as tests: nothing dead, nothing left over, nothing too long, no forbidden edge, documents in step.
+//! Checks of the code, as tests: no dead files, no leftovers, nothing too long, no forbidden dependency, documents up
+//! to date.
 
 #[path = "tidy/pages.rs"]
 mod pages;
@@ -9,7 +10,7 @@ use std::process::Command;
 
 const LINES_MAX: usize = 700;
 
-/// What each crate must never know, directly or through others.
+/// The crates that each crate must never depend on, directly or indirectly.
 const FORBIDDEN: &[(&str, &[&str])] = &[
     ("object", &["tokio", "hyper", "store", "server", "runtime", "plan", "kube-client"]),
     ("plan", &["tokio", "hyper", "kube-client", "store", "server", "runtime", "rand"]),
@@ -19,12 +20,12 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("node", &["server", "store"]),
     ("csi", &["object", "server", "runtime", "plan", "store", "k8s-openapi", "kube-client", "axum"]),
     ("tree", &["object", "server", "runtime", "plan", "store", "csi", "tokio"]),
-    // The simulation knows all of them, and none of them knows it.
+    // The simulation depends on all of them, and none of them on it.
     ("mainstay", &["sim"]),
     ("sim", &["mainstay"]),
 ];
 
-/// The ids of the contract: letter and how many.
+/// The ids of the contract: letter and count.
 const CONTRACT: &[(char, u32)] = &[('R', 16), ('O', 6), ('T', 18), ('V', 5), ('H', 10)];
 
 #[test]
@@ -57,7 +58,7 @@ fn nothing_is_left_over() {
     }
 }
 
-/// A branch that is picked at random is another run of the same seed (docs/decisions/0012).
+/// A branch that `select!` picks at random would make the run of a seed differ (docs/decisions/0012).
 #[test]
 fn what_simulations_run_selects_in_order() {
     let simulated =
@@ -74,7 +75,7 @@ fn what_simulations_run_selects_in_order() {
 }
 
 #[test]
-fn crates_do_not_know_what_they_must_not() {
+fn crates_have_no_forbidden_dependency() {
     for (package, forbidden) in FORBIDDEN {
         let known = dependencies(package);
         assert!(known.contains(*package), "cargo tree names the package itself: {known:?}");
@@ -86,8 +87,8 @@ fn crates_do_not_know_what_they_must_not() {
     }
 }
 
-/// `cargo deny` reads the same file and knows more (it compares the texts of licences), but to build it would take longer than all of
-/// the tests.
+/// `cargo deny` reads the same file and checks more (it compares licence texts), but building it would take longer than
+/// all of the tests.
 #[test]
 fn no_banned_crate_is_locked_and_all_come_from_the_registry() {
     let deny = read(&root().join("deny.toml"));
@@ -104,7 +105,7 @@ fn no_banned_crate_is_locked_and_all_come_from_the_registry() {
     }
 }
 
-/// The database itself needs a network: `cargo deny check advisories`, where there is one.
+/// Updating the database needs a network: `cargo deny check advisories`.
 #[test]
 fn no_locked_version_is_open_to_a_known_advisory() {
     let known = read(&root().join("advisories.txt"));
@@ -115,7 +116,7 @@ fn no_locked_version_is_open_to_a_known_advisory() {
     assert!(locked(&lock).len() > 100, "the packages were found");
 }
 
-/// A sentence for each locked version that is open to an advisory, and for each package that was not compared.
+/// A sentence for each locked version with an open advisory, and for each package that was not compared.
 fn open_to(known: &str, lock: &str) -> Vec<String> {
     let compared: BTreeSet<&str> =
         known.lines().filter_map(|line| line.strip_prefix("= ")).flat_map(str::split_whitespace).collect();
@@ -185,7 +186,7 @@ fn every_dependency_has_a_licence_that_is_allowed() {
     }
 }
 
-/// `cargo run -- up`, as the README has it, finds one program to run.
+/// `cargo run -- up`, as in the README, finds one program to run.
 #[test]
 fn the_program_is_what_cargo_runs() {
     let metadata = metadata(&["--no-deps"]);
@@ -207,9 +208,9 @@ fn metadata(more: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Whether an SPDX expression can be kept with these licences.
+/// Whether an SPDX expression is satisfied by these licences.
 fn is_allowed(expression: &str, allowed: &[&str]) -> bool {
-    // The old way to write a choice.
+    // The old notation of a choice.
     let text = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = text.split_whitespace().collect();
     let mut at = 0;
@@ -306,7 +307,7 @@ fn tests() -> Vec<Test> {
         let lines: Vec<&str> = text.lines().collect();
         for (at, line) in lines.iter().enumerate() {
             let Some(name) = function_name(line) else { continue };
-            // What stands above a function without a gap belongs to it, and so does what follows up to the next gap before
+            // Lines above a function without a gap belong to it, and so do the lines up to the next gap before
             // another item.
             let above = lines[..at].iter().rev().take_while(|line| line.trim_start().starts_with(['#', '/'])).count();
             let indent = line.len() - line.trim_start().len();
@@ -331,7 +332,7 @@ fn has_word(text: &str, word: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part.eq_ignore_ascii_case(word))
 }
 
-/// The names of all packages that a package is built of, without what only its tests need.
+/// The names of all packages that a package depends on, without dev-dependencies.
 fn dependencies(package: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}", "--package", package])

@@ -1,7 +1,8 @@
-//! What one client sees of all maps, or of those that a selector selects, across restarts of the server: by a watch, and by lists.
+//! One client's view of all maps, or of those that a selector selects, across restarts of the server: by a watch, and
+//! by lists.
 //!
-//! All that the watch says is kept, so that a list can be held against it: at a revision that the watch has passed, what its events made of
-//! its first list is what another list shows.
+//! All events of the watch are kept and compared with lists: at a revision that the watch has passed, its first list
+//! with its events applied must equal any other list.
 
 use crate::talk::*;
 use serde_json::Value;
@@ -9,25 +10,25 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
 pub const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-/// After so many events the client cuts its watch off, once between two restarts, and goes on where it was.
+/// After this many events the client closes its watch, once between two restarts, and resumes it.
 const EVENTS_BEFORE_CUT: usize = 8;
 
-/// The maps that are there, each with its version.
+/// The existing maps, each with its version.
 type State = BTreeMap<String, u64>;
 
-/// What is known of one map: its newest version, and whether it is there or was deleted by it.
+/// The last known state of a map: its newest version, and whether that exists or deleted the map.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Known {
     version: u64,
     there: bool,
 }
 
-/// A list, and what the watch said from there on without a gap.
+/// A list, and the events since then without a gap.
 #[derive(Default)]
 struct Stretch {
     from: u64,
     listed: State,
-    /// By their versions: the map, and whether it is there.
+    /// By version: the map, and whether it exists.
     events: BTreeMap<u64, (String, bool)>,
 }
 
@@ -36,7 +37,7 @@ impl Stretch {
         self.events.last_key_value().map_or(self.from, |(version, _)| *version)
     }
 
-    /// What the watch says was there at a revision.
+    /// The maps that exist at a revision, by the watch.
     fn at(&self, revision: u64) -> State {
         let mut state = self.listed.clone();
         for (version, (key, there)) in self.events.range(..=revision) {
@@ -49,14 +50,14 @@ impl Stretch {
     }
 }
 
-/// Why a watch goes on at a revision that was seen before.
+/// Why a watch resumes at a revision that was seen before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum After {
     Restart,
     Cut,
 }
 
-/// What watches that went on were told.
+/// The results of resumed watches.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Told {
     pub events: u64,
@@ -65,11 +66,11 @@ pub struct Told {
 
 #[derive(Default)]
 pub struct Sight {
-    /// What is asked besides, as the beginning of a query. Nothing: all maps.
+    /// The selector, as the beginning of a query. Empty: all maps.
     selector: &'static str,
     stretches: Vec<Stretch>,
     known: BTreeMap<String, Known>,
-    /// Lists that others took, by their revision.
+    /// Lists of other clients, by their revision.
     lists: Vec<(u64, State)>,
     told: BTreeMap<After, Told>,
 }
@@ -79,18 +80,18 @@ impl Sight {
         Sight { selector, ..Sight::default() }
     }
 
-    /// Where the maps are listed, and with more in the query watched.
+    /// The path at which the maps are listed, and with a longer query watched.
     pub fn path(&self) -> String {
         format!("{MAPS}?{}", self.selector)
     }
 
-    /// How many maps went from the selection by a write, and not by being deleted.
+    /// How many maps left the selection by a write, and not by a deletion.
     pub fn moved_out(&self, given: &BTreeMap<u64, String>) -> usize {
         let gone = |(version, (_, there)): &(&u64, &(String, bool))| !there && given.contains_key(version);
         self.stretches.iter().flat_map(|stretch| stretch.events.iter().filter(gone)).count()
     }
 
-    /// From which revision a watch goes on.
+    /// The revision at which a watch resumes.
     pub fn position(&self) -> Option<u64> {
         self.stretches.last().map(Stretch::to)
     }
@@ -103,7 +104,7 @@ impl Sight {
         self.stretches.iter().map(|stretch| stretch.events.len()).sum()
     }
 
-    /// Whether an event with this version told of the map, and was to tell if so.
+    /// Whether an event with this version reported the map, or need not have done so.
     fn saw(&self, version: u64, key: &str) -> (bool, bool) {
         let within = self.stretches.iter().find(|stretch| stretch.from < version && version <= stretch.to());
         let saw =
@@ -111,12 +112,12 @@ impl Sight {
         (saw, within.is_some())
     }
 
-    /// Keeps a list, to be held against the watch in the end.
+    /// Keeps a list, to compare it with the watch at the end.
     pub fn keep(&mut self, list: &Value) {
         self.lists.push((version(list), state(list)));
     }
 
-    /// settled: of all that the watch told, nothing is taken back in a list that was taken later.
+    /// settled: nothing that the watch showed is reverted in a list that was read later.
     pub fn check_settled(&self, list: &Value) {
         let (at, found) = (version(list), state(list));
         assert!(Some(at) >= self.position(), "settled: a list is at {at}, and the watch at {:?}", self.position());
@@ -142,7 +143,7 @@ impl Sight {
         self.stretches.push(Stretch { from, listed, ..Stretch::default() });
     }
 
-    /// ordered: versions rise. gapless: what is added was not there, what is changed or deleted was.
+    /// ordered: versions rise. gapless: an added map did not exist, a changed or deleted one did.
     fn hear(&mut self, event: &Value, first_after: Option<After>) {
         if let Some(after) = first_after {
             self.told.entry(after).or_default().events += 1;
@@ -161,12 +162,13 @@ impl Sight {
         self.known.insert(key, Known { version: at, there });
     }
 
-    /// gapless: what was acknowledged while the watch stood was seen, and each list that it has passed is as its events say.
+    /// gapless: writes that were acknowledged while the watch was open were seen, and each list that it has passed
+    /// equals its events.
     pub fn check(&self, given: &BTreeMap<u64, String>) -> Compared {
         let mut compared = Compared::default();
         for (version, key) in given {
             let (saw, must) = self.saw(*version, key);
-            // What a selector leaves out is not seen, and need not be.
+            // Maps outside the selection are not seen, and need not be.
             let must = must && self.selector.is_empty();
             assert!(saw || !must, "gapless: version {version} of {key} was not seen");
             compared.versions += usize::from(saw);
@@ -181,7 +183,7 @@ impl Sight {
     }
 }
 
-/// How much of what others saw the watch saw too.
+/// How much of what other clients saw the watch saw too.
 #[derive(Debug, Default)]
 pub struct Compared {
     pub versions: usize,
@@ -200,10 +202,10 @@ fn lock(sight: &Mutex<Sight>) -> MutexGuard<'_, Sight> {
     sight.lock().expect("no panic")
 }
 
-/// An open watch, and why it goes on where another was, until it has told whether it can.
+/// An open watch, and why it resumes an earlier one, until it is known whether it can.
 type Open = (Lines, Option<After>);
 
-/// Watches until the server is gone: from where the last watch was if the server lets it, else from a new list.
+/// Watches until the server is down: from the end of the last watch if the server allows it, otherwise from a new list.
 pub async fn follow(sight: &Mutex<Sight>, client: kube::Client) {
     let from = lock(sight).position();
     let begun = match from {
@@ -231,7 +233,8 @@ pub async fn follow(sight: &Mutex<Sight>, client: kube::Client) {
     }
 }
 
-/// A watch from a revision. A server that no longer knows what came after it says 410, at once or as the first event. `None`: it is gone.
+/// Watches from a revision. A server that no longer has the events since then responds with 410, at once or as the
+/// first event. `None`: the server is down.
 async fn go_on(sight: &Mutex<Sight>, client: &kube::Client, from: u64, after: After) -> Option<Open> {
     let path = lock(sight).path();
     match Lines::open(client, &format!("{path}watch=1&resourceVersion={from}")).await {

@@ -1,7 +1,8 @@
-//! Two sets with storage at work while the server is killed: `web` gives up the storage of what is scaled away and deleted, `keep` keeps all of it.
+//! Two sets with storage while the server is killed: `web` deletes the claims of replicas that are scaled down or
+//! deleted, `keep` retains them.
 //!
-//! *stays*: the storage of every ordinal that is never given up is the same through all kills: the claim, its volume, and on the disk what
-//! the pod wrote. *leakless*: in the end every backend volume belongs to an object.
+//! *stays*: the storage of every ordinal that is never deleted is the same through all kills: the claim, its volume,
+//! and the data that the pod wrote. *leakless*: at the end every volume of the driver has a PV.
 
 use crate::support::{PATIENCE, backend_volumes};
 use crate::talk::*;
@@ -16,12 +17,12 @@ const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 const VOLUMES: &str = "/api/v1/persistentvolumes";
 const REPLICAS_MAX: u64 = 4;
 
-/// The claims that no round gives up: `web` never has less than one replica, and `keep` retains.
+/// The claims that no round deletes: `web` always has at least one replica, and `keep` retains.
 fn staying() -> impl Iterator<Item = String> {
     std::iter::once("data-web-0".to_owned()).chain((0..REPLICAS_MAX).map(|at| format!("data-keep-{at}")))
 }
 
-/// What is known of the claims that must stay.
+/// The expected state of the claims that must stay.
 pub struct Storage {
     volumes: PathBuf,
     known: BTreeMap<String, Bound>,
@@ -40,12 +41,12 @@ impl Storage {
         Storage { volumes: data.join("volumes/volumes"), known: BTreeMap::new() }
     }
 
-    /// Waits until all that must stay is there, remembers it, and writes into it as a pod would.
+    /// Waits until the claims that must stay exist, records them, and writes data as a pod would.
     pub async fn remember(&mut self, client: &kube::Client) {
         for name in staying() {
             let path = format!("{CLAIMS}/{name}");
             let deadline = Instant::now() + PATIENCE;
-            // The set makes its claims when it gets to it.
+            // The set creates its claims asynchronously.
             while !matches!(ask(client, "GET", &path, None).await, Answer::Done(claim) if claim["status"]["phase"] == "Bound")
             {
                 assert!(Instant::now() < deadline, "{name} is not bound");
@@ -59,7 +60,7 @@ impl Storage {
         }
     }
 
-    /// stays: what was remembered is still so.
+    /// stays: the recorded state is unchanged.
     pub async fn check(&self, client: &kube::Client) {
         for (name, before) in &self.known {
             assert_eq!(&Bound::read(client, name).await, before, "stays: the storage of {name}");
@@ -77,7 +78,8 @@ impl Storage {
         self.volumes.join(&bound.handle).join("data/written")
     }
 
-    /// leakless: the sets come up whole and go. `keep` leaves its storage behind, for people to delete; nothing else is left.
+    /// leakless: the sets are created and deleted. `keep` leaves its storage behind, for users to delete; nothing else
+    /// is left.
     pub async fn end(mut self, client: &kube::Client, data: &Path) {
         for name in ["web", "keep"] {
             let set = format!("{SETS}/{name}");
@@ -89,7 +91,7 @@ impl Storage {
             .await;
         }
         let empty = |list: &Value| list["items"].as_array().is_some_and(Vec::is_empty);
-        // In this order: when nothing of `web` is left, whoever deletes has long heard that `keep` is gone.
+        // In this order: when nothing of `web` is left, the garbage collector has received the deletion of `keep`.
         for name in ["keep", "web"] {
             done(client, "DELETE", &format!("{SETS}/{name}"), Some(&json!({"propagationPolicy": "Background"}))).await;
             until(client, &format!("{PODS}?labelSelector=app%3D{name}"), "the pods go", empty).await;
@@ -123,7 +125,7 @@ impl Storage {
 }
 
 impl Bound {
-    /// What a claim that must be there is bound to, seen from both sides.
+    /// The volume of a claim that must exist, read from both sides of the binding.
     async fn read(client: &kube::Client, name: &str) -> Bound {
         let claim = done(client, "GET", &format!("{CLAIMS}/{name}"), None).await;
         let volume = claim["spec"]["volumeName"].as_str().unwrap_or_else(|| panic!("stays: {claim:#} has no volume"));
@@ -144,7 +146,8 @@ impl Bound {
     }
 }
 
-/// Both sets grow or shrink, and roll, from round to round. `keep` has all of its replicas first, and loses them one after the other.
+/// Both sets are scaled and updated from round to round. `keep` begins with all its replicas, and loses them one after
+/// the other.
 pub async fn change_sets(client: &kube::Client, kill: u64) {
     change_set(client, "web", "Delete", 1 + kill % REPLICAS_MAX, kill).await;
     change_set(client, "keep", "Retain", REPLICAS_MAX - kill % REPLICAS_MAX, kill).await;

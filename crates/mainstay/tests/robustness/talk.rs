@@ -1,4 +1,4 @@
-//! A client of a server that may end at any moment.
+//! A client of a server that may be killed at any moment.
 
 use bytes::{Buf, BytesMut};
 use http_body_util::BodyExt;
@@ -7,13 +7,13 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub enum Answer {
     Done(Value),
-    /// The server said no: the code, and why.
+    /// The server refused: code and reason.
     Refused(u16, String),
-    /// There was no answer: nobody knows.
+    /// No response: the outcome is unknown.
     None,
 }
 
@@ -23,7 +23,7 @@ pub async fn connect(kubeconfig: &Path) -> kube::Client {
 
 pub async fn connect_by(kubeconfig: Kubeconfig) -> kube::Client {
     let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("a config");
-    // What the server says is looked at here, not tried again behind our back.
+    // Do not retry: the test checks each response.
     config.default_retry = false;
     kube::Client::try_from(config).expect("a client")
 }
@@ -39,7 +39,7 @@ pub async fn ask(client: &kube::Client, method: &str, path: &str, body: Option<&
     }
 }
 
-/// The answer to a request that must succeed.
+/// The response to a request that must succeed.
 pub async fn done(client: &kube::Client, method: &str, path: &str, body: Option<&Value>) -> Value {
     match ask(client, method, path, body).await {
         Answer::Done(value) => value,
@@ -51,14 +51,14 @@ pub fn version(object: &Value) -> u64 {
     object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).expect("a resourceVersion")
 }
 
-/// The lines of a watch as they come.
+/// The lines of a watch.
 pub struct Lines {
     body: kube::client::Body,
     unread: BytesMut,
 }
 
 impl Lines {
-    /// Opens a watch; the error is the code of the answer, 0 when there is none.
+    /// Opens a watch; the error is the code of the response, or 0 without a response.
     pub async fn open(client: &kube::Client, path: &str) -> Result<Lines, u16> {
         let request = http::Request::get(path).body(kube::client::Body::empty()).expect("a request");
         let response = client.send(request).await.map_err(|_| 0u16)?;
@@ -68,7 +68,7 @@ impl Lines {
         }
     }
 
-    /// The next event, or `None` when the server is gone.
+    /// The next event, or `None` when the server is down.
     pub async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
@@ -84,7 +84,7 @@ impl Lines {
     }
 }
 
-/// Random numbers from a seed that is said, so that a run can be told again.
+/// Random numbers from a seed that is printed, so that a run can be repeated.
 pub struct Dice(AtomicU64);
 
 impl Dice {
@@ -101,7 +101,7 @@ impl Dice {
     }
 }
 
-/// A number that a variable sets.
+/// A number from an environment variable.
 pub fn setting(name: &str, usual: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a whole number, not {text:?}")),

@@ -10,13 +10,13 @@ use tempfile::TempDir;
 pub enum Place<'a> {
     InMemory,
     Directory(&'a Path),
-    /// An etcd by its URL; what is the server's own is in its scratch space.
+    /// An etcd by its URL; the server's own files are in the scratch directory.
     Etcd(&'a str),
 }
 
-/// A server of its own process, ready to serve; killed when dropped.
+/// A server as a process, ready to serve; killed when dropped.
 pub struct Cluster {
-    /// Scratch space of clients: home directories, kubeconfigs, manifests.
+    /// The scratch directory of clients: home directories, kubeconfigs, manifests.
     pub directory: TempDir,
     pub kubeconfig: PathBuf,
     pub url: String,
@@ -28,12 +28,12 @@ impl Cluster {
         Cluster::start_with(place, &[])
     }
 
-    /// Starts a server with more arguments and waits until it says that it is ready.
+    /// Starts a server with more arguments and waits until it prints that it is ready.
     pub fn start_with(place: Place, arguments: &[&str]) -> Cluster {
         Cluster::start_command("up", place, None, arguments)
     }
 
-    /// The same, with so many open files as its soft and its hard limit.
+    /// The same, with this soft and hard limit on open files.
     pub fn start_with_files(place: Place, files: Option<(u32, u32)>, arguments: &[&str]) -> Cluster {
         Cluster::start_command("up", place, files, arguments)
     }
@@ -69,31 +69,31 @@ impl Cluster {
         self.directory.path()
     }
 
-    /// Writes a file for a client to read and gives its path.
+    /// Writes a file for a client to read and returns its path.
     pub fn write(&self, name: &str, text: &str) -> String {
         let path = self.path().join(name);
         std::fs::write(&path, text).expect("the temporary directory can be written");
         path.to_str().expect("temporary paths are UTF-8").to_owned()
     }
 
-    /// The id of its process.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.program.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).id()
     }
 
-    /// The next line of its output in which all of `parts` occur, in this order.
+    /// The next line of its output that contains all of `parts` in this order.
     #[track_caller]
     pub fn line_with(&self, parts: &[&str]) -> String {
         self.program().line_with(parts)
     }
 
-    /// The same, or all that it said until it ended.
+    /// The same, or its whole output until it ended.
     #[track_caller]
     pub fn line_or_end(&self, parts: &[&str]) -> Result<String, Vec<String>> {
         self.program().line_or_end(parts)
     }
 
-    /// Freezes it: it does nothing, and does not know it.
+    /// Freezes the process with SIGSTOP.
     pub fn pause(&self) {
         self.program().pause();
     }
@@ -106,7 +106,7 @@ impl Cluster {
         self.program.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Stops it as Ctrl-C and init systems do; gives the exit code and what it said meanwhile.
+    /// Stops it as Ctrl-C and init systems do; returns the exit code and the output since then.
     pub fn stop(self) -> (Option<i32>, Vec<String>) {
         let program = self.program.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
         program.terminate();
@@ -114,17 +114,17 @@ impl Cluster {
         (status.code(), lines)
     }
 
-    /// Its process.
+    /// The process.
     pub fn id(&self) -> u32 {
         self.program.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).id()
     }
 
-    /// The same, for one that others still hold.
+    /// The same, for a cluster that others still hold.
     pub fn kill(&self) {
         self.program().end();
     }
 
-    /// Stops it as a power failure would.
+    /// Kills it, as a power failure would.
     pub fn crash(self) {
         let program = self.program.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
         program.kill();
@@ -132,10 +132,10 @@ impl Cluster {
     }
 }
 
-/// The program under test, untouched by the settings of whoever runs the tests.
+/// The program under test, without settings from the test's environment.
 pub fn mainstay(home: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
-    // What a process that is killed leaves behind goes with its home.
+    // Files that a killed process leaves behind are removed with its home directory.
     command.env_clear().env("HOME", home).env("TMPDIR", home).current_dir(home);
     for kept in ["PATH", "MAINSTAY_LOG", "RUST_BACKTRACE", "LLVM_PROFILE_FILE"] {
         if let Some(value) = std::env::var_os(kept) {

@@ -1,4 +1,4 @@
-//! `mainstay controllers` and `mainstay nodes` as processes of their own.
+//! `mainstay controllers` and `mainstay nodes` as processes.
 
 use super::cluster::{Cluster, mainstay};
 use super::program::{PATIENCE, Running};
@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// One process with controllers.
+/// A process with controllers.
 pub struct Controllers {
     pub program: Running,
     /// Where its figures and its health are, without `http://`.
@@ -30,7 +30,7 @@ impl Controllers {
         Controllers { program, address }
     }
 
-    /// GET by plain HTTP: the code and the body.
+    /// GET over plain HTTP: the code and the body.
     pub fn get(&self, path: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it reads");
@@ -40,7 +40,7 @@ impl Controllers {
         (code, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
     }
 
-    /// Waits until the figures hold this line; they follow by themselves, so only time can tell.
+    /// Waits until the metrics contain this line; they follow asynchronously.
     pub fn until_figure(&self, line: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -54,7 +54,7 @@ impl Controllers {
         }
     }
 
-    /// A clean stop; gives all that it said.
+    /// Stops it cleanly; returns its output.
     pub fn stop(self) -> Vec<String> {
         self.program.terminate();
         let (status, lines) = self.program.finish();
@@ -63,7 +63,7 @@ impl Controllers {
     }
 }
 
-/// Simulated nodes, as whoever the kubeconfig names.
+/// Simulated nodes, as the user of the kubeconfig.
 pub fn nodes(cluster: &Cluster, kubeconfig: &Path) -> Running {
     let mut command = mainstay(cluster.path());
     command.arg("nodes").arg("--kubeconfig").arg(kubeconfig);

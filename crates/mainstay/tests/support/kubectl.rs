@@ -15,13 +15,13 @@ const OLDEST_MINOR: u32 = 28;
 pub struct Kubectl {
     program: &'static Path,
     pub cluster: Arc<Cluster>,
-    /// `None` is whatever the kubeconfig says.
+    /// `None`: as the kubeconfig says.
     pub namespace: Option<String>,
     kubeconfig: PathBuf,
     variables: Vec<(String, String)>,
 }
 
-/// kubectl as $KUBECTL names it or PATH has it, if it is new enough.
+/// kubectl from $KUBECTL or PATH, if it is new enough.
 pub fn find() -> Option<&'static Path> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -48,10 +48,10 @@ impl Kubectl {
         changed
     }
 
-    /// The same server seen by the holder of a bearer token (`None`: by nobody in particular).
+    /// The same server with a bearer token (`None`: anonymous).
     pub fn with_token(&self, token: Option<&str>) -> Kubectl {
         let mut config = self.value("config view --raw -o json");
-        // kubectl asks for a name where it is given nothing at all; a password says nothing to the server.
+        // Without any credentials kubectl asks for a user name; the server ignores the password.
         let nobody = || serde_json::json!({"username": "nobody", "password": "nothing"});
         let user = token.map_or_else(nobody, |token| serde_json::json!({"token": token}));
         config["users"][0]["user"] = user;
@@ -66,7 +66,7 @@ impl Kubectl {
         minor_version(self.program).expect("it was found by its version")
     }
 
-    /// An absolute path, also where it was found by name.
+    /// An absolute path, even if it was found by name.
     pub fn program(&self) -> PathBuf {
         let named = |directory: PathBuf| Some(directory.join(self.program)).filter(|path| path.is_file());
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -81,7 +81,7 @@ impl Kubectl {
         self.namespace.as_deref().unwrap_or("default")
     }
 
-    /// Runs kubectl with arguments as a shell would split them (single quotes only).
+    /// Runs kubectl with arguments split as a shell would (single quotes only).
     pub fn run(&self, arguments: &str) -> Said {
         self.run_with(arguments, "")
     }
@@ -90,7 +90,7 @@ impl Kubectl {
         program::run(self.command(arguments), stdin)
     }
 
-    /// What kubectl prints; it must succeed.
+    /// The stdout of kubectl, which must succeed.
     #[track_caller]
     pub fn ok(&self, arguments: &str) -> String {
         self.run(arguments).succeeded()
@@ -101,7 +101,7 @@ impl Kubectl {
         self.run_with(arguments, stdin).succeeded()
     }
 
-    /// What kubectl says on stderr; it must fail.
+    /// The stderr of kubectl, which must fail.
     #[track_caller]
     pub fn fails(&self, arguments: &str) -> String {
         self.run(arguments).failed()
@@ -112,14 +112,14 @@ impl Kubectl {
         self.run_with(arguments, stdin).failed()
     }
 
-    /// kubectl must succeed and print exactly this, up to white space at the ends.
+    /// kubectl must succeed and print exactly this, apart from white space at the ends.
     #[track_caller]
     pub fn prints(&self, arguments: &str, expected: &str) {
         let out = self.ok(arguments);
         assert_eq!(out.trim(), expected.trim(), "kubectl {arguments}");
     }
 
-    /// Asks again until kubectl prints what is waited for: some things kubectl cannot wait for itself.
+    /// Repeats kubectl until it prints the expected text: some conditions `kubectl wait` does not support.
     #[track_caller]
     pub fn until(&self, arguments: &str, check: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + PATIENCE;
@@ -156,7 +156,7 @@ impl Kubectl {
         self.ok_with("create -f -", manifest)
     }
 
-    /// Starts kubectl, to be followed while it works.
+    /// Starts kubectl in the background.
     pub fn start(&self, arguments: &str) -> Running {
         Running::start(self.command(arguments))
     }
@@ -178,7 +178,7 @@ impl Kubectl {
     }
 }
 
-/// Splits at white space; single quotes keep it, and two styles of quoting are not needed.
+/// Splits at white space; single quotes keep it.
 pub fn words(line: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let (mut inside, mut quoted) = (false, false);

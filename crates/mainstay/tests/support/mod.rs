@@ -1,7 +1,7 @@
-//! What the tests of the whole program share: a running `mainstay up`, and kubectl to talk to it.
+//! Shared by the tests of the whole program: a running `mainstay up`, and kubectl as its client.
 //!
-//! Every test gets a namespace of its own on a server that the tests of one file share. A server lives as long as some test
-//! holds it.
+//! Every test gets a namespace of its own on a server that the tests of one file share. The server runs as long as some
+//! test holds it.
 
 // Each test file is a crate of its own and uses a part of this.
 #![allow(dead_code, unused_imports)]
@@ -41,13 +41,13 @@ fn shared(place: &Mutex<Weak<Cluster>>, arguments: &[&str]) -> Arc<Cluster> {
     cluster
 }
 
-/// kubectl in a new namespace of the shared server, or `None` (said on stdout) where no kubectl is found.
+/// kubectl in a new namespace of the shared server, or `None` (printed to stdout) if kubectl is not installed.
 pub fn kubectl() -> Option<Kubectl> {
     let program = kubectl::find()?;
     Some(in_new_namespace(Kubectl::new(program, shared_cluster())))
 }
 
-/// The same, where nobody runs pods: each stays as its creator left it.
+/// The same, without simulated nodes: each pod stays as its creator left it.
 pub fn kubectl_without_nodes() -> Option<Kubectl> {
     let program = kubectl::find()?;
     Some(in_new_namespace(Kubectl::new(program, shared(&WITHOUT_NODES, &["--nodes", "0"]))))
@@ -59,12 +59,13 @@ fn in_new_namespace(kubectl: Kubectl) -> Kubectl {
     kubectl.in_namespace(&space)
 }
 
-/// kubectl in the default namespace of this server, or `None` (said on stdout) where no kubectl is found.
+/// kubectl in the default namespace of this server, or `None` (printed to stdout) if kubectl is not installed.
 pub fn kubectl_on(cluster: &Arc<Cluster>) -> Option<Kubectl> {
     Some(Kubectl::new(kubectl::find()?, cluster.clone()))
 }
 
-/// kubectl by a kubeconfig, for a server that the test itself runs: arguments as a shell would split them, and stdin. It must succeed.
+/// kubectl with a kubeconfig, for a server that the test itself runs: arguments split as a shell would, and stdin. It
+/// must succeed.
 pub fn kubectl_by(home: &Path, kubeconfig: &Path) -> Option<impl Fn(&str, &str) -> String + use<>> {
     let (program, home, kubeconfig) = (kubectl::find()?, home.to_owned(), kubeconfig.to_owned());
     Some(move |arguments: &str, stdin: &str| {
@@ -74,7 +75,7 @@ pub fn kubectl_by(home: &Path, kubeconfig: &Path) -> Option<impl Fn(&str, &str) 
     })
 }
 
-/// The volumes that the built-in driver of a server with this data directory keeps: each is a directory.
+/// The volumes of the built-in driver of a server with this data directory: each is a directory.
 pub fn backend_volumes(data: &Path) -> Vec<PathBuf> {
     let kept = data.join("volumes/volumes");
     let entries = std::fs::read_dir(&kept).unwrap_or_else(|error| panic!("{}: {error}", kept.display()));
@@ -85,7 +86,7 @@ pub fn backend_volumes(data: &Path) -> Vec<PathBuf> {
     volumes
 }
 
-/// Says why a test does not run; in CI that is a failure.
+/// Prints why a test does not run; in CI that is a failure.
 pub fn skip<T>(why: &str) -> Option<T> {
     assert!(std::env::var_os("CI").is_none(), "CI runs every test, but {why}");
     println!("skipped: {why}");

@@ -1,14 +1,14 @@
-//! Programs at work: what they say while they run, and what they said in the end.
+//! Running programs, and their output.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test gives up. Nothing waits this long when all is well.
+/// The timeout of every wait. Nothing takes this long unless something is wrong.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A program that ended.
+/// A program that has ended.
 #[derive(Debug)]
 pub struct Said {
     pub command: String,
@@ -17,14 +17,14 @@ pub struct Said {
     pub err: String,
 }
 
-/// A program at work; killed when dropped.
+/// A running program; killed when dropped.
 pub struct Running {
     command: String,
     child: Child,
     lines: Receiver<(usize, String)>,
     seen: Vec<String>,
-    /// Of stdout and stderr, what came after the last line that was asked for. Between the two there is no order: while one is read, the
-    /// other keeps what it has.
+    /// The output of stdout and stderr after the last line that was read. The two streams have no common order: while
+    /// one is read, the other keeps its lines.
     unread: [Vec<String>; 2],
 }
 
@@ -35,8 +35,8 @@ pub fn run(mut command: Command, stdin: &str) -> Said {
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{text}: {error}"));
     let mut input = child.stdin.take().expect("stdin is piped");
     let given = stdin.to_owned();
-    // A thread of its own, so that a program that writes before it has read all blocks nobody. One that closes its stdin
-    // early does not want the rest.
+    // In a thread of its own, so that a program that writes before it has read everything does not block. A program
+    // that closes its stdin early does not read the rest.
     let writer = std::thread::spawn(move || drop(input.write_all(given.as_bytes())));
     let output = child.wait_with_output().unwrap_or_else(|error| panic!("{text}: {error}"));
     writer.join().expect("the writer does not panic");
@@ -53,14 +53,14 @@ impl Said {
         self.status.code().unwrap_or(-1)
     }
 
-    /// The output, provided that the program succeeded.
+    /// The output of a program that must have succeeded.
     #[track_caller]
     pub fn succeeded(self) -> String {
         assert!(self.status.success(), "{self}");
         self.out
     }
 
-    /// The error text, provided that the program failed.
+    /// The error text of a program that must have failed.
     #[track_caller]
     pub fn failed(self) -> String {
         assert!(!self.status.success(), "this was to fail: {self}");
@@ -75,12 +75,12 @@ impl std::fmt::Display for Said {
 }
 
 impl Running {
-    /// Starts a program and follows its output, both streams.
+    /// Starts a program and reads both output streams.
     pub fn start(command: Command) -> Running {
         Running::start_into(command, Stdio::piped())
     }
 
-    /// The same, with its stdout somewhere.
+    /// The same, with another stdout.
     pub fn start_into(mut command: Command, stdout: Stdio) -> Running {
         let text = describe(&command);
         command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
@@ -94,7 +94,7 @@ impl Running {
         for (at, stream) in streams.into_iter().enumerate() {
             let sender = sender.clone();
             std::thread::spawn(move || {
-                // Reading goes on after the test lost interest, or the program would block on a full pipe.
+                // Keep reading when the test no longer does, or the program would block on a full pipe.
                 for line in BufReader::new(stream).lines().map_while(Result::ok) {
                     drop(sender.send((at, line)));
                 }
@@ -103,7 +103,7 @@ impl Running {
         Running { command: text, child, lines, seen: Vec::new(), unread: Default::default() }
     }
 
-    /// The next line of a stream in which all of `parts` occur, in this order.
+    /// The next line of a stream that contains all of `parts` in this order.
     #[track_caller]
     pub fn line_with(&mut self, parts: &[&str]) -> String {
         match self.line_or_end(parts) {
@@ -112,7 +112,7 @@ impl Running {
         }
     }
 
-    /// The same, or all that it said until it ended.
+    /// The same, or the whole output until the program ended.
     #[track_caller]
     pub fn line_or_end(&mut self, parts: &[&str]) -> Result<String, Vec<String>> {
         let deadline = Instant::now() + PATIENCE;
@@ -136,17 +136,17 @@ impl Running {
         }
     }
 
-    /// Its process.
+    /// The process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has said so far, up to the last line that was asked for.
+    /// The output so far, up to the last line that was read.
     pub fn said(&self) -> &[String] {
         &self.seen
     }
 
-    /// All lines until the end of the program, and how it ended.
+    /// All lines until the end of the program, and its exit status.
     #[track_caller]
     pub fn finish(mut self) -> (ExitStatus, Vec<String>) {
         let deadline = Instant::now() + PATIENCE;
@@ -163,28 +163,28 @@ impl Running {
         (status, std::mem::take(&mut self.seen))
     }
 
-    /// Asks the program to end, as `kill` does.
+    /// Sends SIGTERM, as `kill` does.
     pub fn terminate(&self) {
         self.signal("-TERM");
     }
 
-    /// Asks the program to end, as Ctrl-C does.
+    /// Sends SIGINT, as Ctrl-C does.
     pub fn interrupt(&self) {
         self.signal("-INT");
     }
 
-    /// Ends the program at once, as a power failure would.
+    /// Sends SIGKILL, as a power failure would.
     pub fn kill(&self) {
         self.signal("-KILL");
     }
 
-    /// The same, and waits until it is gone.
+    /// The same, and waits until the process has ended.
     pub fn end(&mut self) {
         self.kill();
         self.child.wait().expect("the child is ours");
     }
 
-    /// Freezes the program: it does nothing, and does not know it.
+    /// Freezes the program with SIGSTOP.
     pub fn pause(&self) {
         self.signal("-STOP");
     }
@@ -204,7 +204,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself; either way it is gone after this.
+        // It may have ended by itself; in both cases it has ended after this.
         drop(self.child.kill());
         drop(self.child.wait());
     }
