@@ -59,14 +59,14 @@ node/src/scheduler.rs bind create: scheduler pods/binding
 node/src/scheduler.rs report strategic: scheduler pods/status
 node/src/scheduler.rs take_steps merge: scheduler persistentvolumeclaims persistentvolumes
 node/src/volume_expansion.rs finish merge: nodes persistentvolumeclaims/status
-runtime/src/binder/act.rs act find: persistent-volume-binder persistentvolumes
-runtime/src/binder/act.rs confirm_no_pods each: persistent-volume-binder pods
-runtime/src/binder/act.rs confirm_not_retained ends: persistent-volume-binder persistentvolumes
-runtime/src/binder/act.rs delete_volume delete: persistent-volume-binder persistentvolumes
-runtime/src/binder/act.rs provision create: persistent-volume-binder persistentvolumes
-runtime/src/binder/act.rs provision find: persistent-volume-binder nodes
-runtime/src/binder/act.rs refresh find_promptly: persistent-volume-binder persistentvolumes persistentvolumeclaims
-runtime/src/binder/act.rs send_patch merge_if_there: persistent-volume-binder persistentvolumes persistentvolumes/status persistentvolumeclaims persistentvolumeclaims/status
+runtime/src/binder/executor.rs confirm_no_pods each: persistent-volume-binder pods
+runtime/src/binder/executor.rs confirm_not_retained ends: persistent-volume-binder persistentvolumes
+runtime/src/binder/executor.rs delete_volume delete: persistent-volume-binder persistentvolumes
+runtime/src/binder/executor.rs execute find: persistent-volume-binder persistentvolumes
+runtime/src/binder/executor.rs provision create: persistent-volume-binder persistentvolumes
+runtime/src/binder/executor.rs provision find: persistent-volume-binder nodes
+runtime/src/binder/executor.rs refresh find_promptly: persistent-volume-binder persistentvolumes persistentvolumeclaims
+runtime/src/binder/executor.rs send_patch merge_if_there: persistent-volume-binder persistentvolumes persistentvolumes/status persistentvolumeclaims persistentvolumeclaims/status
 runtime/src/clusterrole_aggregation.rs run apply: clusterrole-aggregation-controller clusterroles
 runtime/src/csi/capacity.rs keep create: csi-provisioner csistoragecapacities
 runtime/src/csi/capacity.rs keep replace: csi-provisioner csistoragecapacities
@@ -89,15 +89,15 @@ runtime/src/csi/provisioner/create.rs is_still_wanted find: csi-provisioner pers
 runtime/src/csi/provisioner/create.rs plan find_if_served: csi-provisioner volumeattributesclasses
 runtime/src/csi/provisioner/create.rs provision merge: csi-provisioner persistentvolumeclaims
 runtime/src/csi/provisioner/create.rs stand_in find: csi-provisioner persistentvolumes
-runtime/src/csi/provisioner/mod.rs free_source merge: csi-provisioner persistentvolumeclaims
 runtime/src/csi/provisioner/mod.rs patch_claim merge: csi-provisioner persistentvolumeclaims
 runtime/src/csi/provisioner/mod.rs patch_volume strategic: csi-provisioner persistentvolumes
+runtime/src/csi/provisioner/mod.rs release_source merge: csi-provisioner persistentvolumeclaims
 runtime/src/csi/provisioner/reclaim.rs finish each_promptly: csi-provisioner persistentvolumes
 runtime/src/csi/provisioner/reclaim.rs is_current find_promptly: csi-provisioner persistentvolumes
 runtime/src/csi/provisioner/reclaim.rs is_used find_promptly: csi-provisioner persistentvolumeclaims
 runtime/src/csi/provisioner/reclaim.rs last_state last_state: csi-provisioner persistentvolumes
+runtime/src/csi/provisioner/reclaim.rs reconcile_volume merge: csi-provisioner persistentvolumes/status
 runtime/src/csi/provisioner/reclaim.rs remove delete: csi-provisioner persistentvolumes
-runtime/src/csi/provisioner/reclaim.rs tend merge: csi-provisioner persistentvolumes/status
 runtime/src/csi/resizer.rs finish find: csi-resizer persistentvolumeclaims
 runtime/src/csi/resizer.rs finish find: csi-resizer persistentvolumes
 runtime/src/csi/resizer.rs is_used each: csi-resizer pods

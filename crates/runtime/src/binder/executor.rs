@@ -41,7 +41,7 @@ impl Control {
                     Action::Patch { of, status: false, patch },
                     Some(Action::Patch { of: next, status: true, patch: more }),
                 ) if of == next => self.patch_whole(of, patch, more, &mut written).await,
-                _ => self.act(object, action, &mut written).await,
+                _ => self.execute(object, action, &mut written).await,
             };
             if plan.retroactive {
                 self.figures.assigned_default(result.is_ok());
@@ -77,7 +77,7 @@ impl Control {
     }
 
     /// Executes one action. `None`: continue with the next action.
-    async fn act(&self, object: &Value, action: &Action, written: &mut Written) -> Result<Option<Flow>, ApiError> {
+    async fn execute(&self, object: &Value, action: &Action, written: &mut Written) -> Result<Option<Flow>, ApiError> {
         match action {
             Action::Patch { of, status, patch } => self.patch(of, *status, patch, written).await,
             Action::ConfirmReleased { claim, volume } => self.confirm_released(claim, volume).await,
