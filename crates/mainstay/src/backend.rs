@@ -92,13 +92,13 @@ impl Backend {
             Backend::Directory(directory) => return open_embedded(directory),
             Backend::Etcd(config) => config,
         };
-        let mut said = String::new();
+        let mut last_reason = String::new();
         loop {
             match Etcd::open(config, finish, options).await {
                 Err(OpenError::Unreachable(why)) => {
-                    if why != said {
+                    if why != last_reason {
                         eprintln!("mainstay: cannot reach {}: {why}; retrying.", config.place());
-                        said = why;
+                        last_reason = why;
                     }
                     tokio::time::sleep(TRY_EVERY).await;
                 }

@@ -27,7 +27,7 @@ pub struct Target {
 }
 
 /// The server's version, and the user that it sees.
-pub struct Greeting {
+pub struct ServerInfo {
     pub version: String,
     pub user: String,
 }
@@ -53,9 +53,9 @@ impl Target {
     }
 
     /// Waits until the server responds, and prints each new reason once. A permanent refusal is an error.
-    pub async fn greet(&self) -> Result<Greeting, BadInput> {
+    pub async fn wait_until_ready(&self) -> Result<ServerInfo, BadInput> {
         let api = Api::new(self.client.clone());
-        let mut said = String::new();
+        let mut last_reason = String::new();
         let version = loop {
             let why = match api.get("/version").await {
                 Ok(version) => break version.text(&["gitVersion"]).to_owned(),
@@ -66,9 +66,9 @@ impl Target {
                 Err(ApiError::Broken(error)) if is_about_certificates(&error) => return Err(self.untrusted(&error)),
                 Err(ApiError::Broken(error)) => root_cause(&error),
             };
-            if why != said {
+            if why != last_reason {
                 eprintln!("mainstay: cannot use the API server at {}: {why}; retrying.", self.url);
-                said = why;
+                last_reason = why;
             }
             tokio::time::sleep(TRY_EVERY).await;
         };
@@ -81,7 +81,7 @@ impl Target {
                 "unknown".to_owned()
             }
         };
-        Ok(Greeting { version, user })
+        Ok(ServerInfo { version, user })
     }
 
     fn unknown_user(&self) -> BadInput {
@@ -101,9 +101,9 @@ impl Target {
     }
 }
 
-impl Greeting {
+impl ServerInfo {
     /// A warning about a server version that the controllers do not support.
-    pub fn doubt(&self) -> Option<String> {
+    pub fn version_warning(&self) -> Option<String> {
         let minor = self.version.strip_prefix("v1.")?.split('.').next()?.parse::<u32>().ok()?;
         (!MINORS.contains(&minor)).then(|| {
             format!(

@@ -2,8 +2,8 @@
 //! kubeconfig's user.
 
 use crate::cli::{BadInput, ControllersArgs};
-use crate::connect::{self, Greeting, Target};
-use crate::health::{Health, Hindrance};
+use crate::connect::{self, ServerInfo, Target};
+use crate::health::{Health, Obstacle};
 use crate::signals::Signals;
 use crate::up;
 use anyhow::{Context, Result};
@@ -34,12 +34,12 @@ pub async fn run(args: Box<ControllersArgs>) -> Result<()> {
     let mut registry = Registry::default();
     setup.metrics.register(&mut registry);
     figures.register(&mut registry);
-    let (hindrance, seen) = watch::channel(Some("the API server has not been reached yet".to_owned()));
+    let (obstacle, seen) = watch::channel(Some("the API server has not been reached yet".to_owned()));
     let health = tokio::spawn(Health::new(registry, seen).serve(listener, shutdown.clone()));
     println!("Mainstay {} controllers", env!("CARGO_PKG_VERSION"));
     println!("  API      {}", target.url);
     println!("  metrics  http://{address}/metrics");
-    let worked = Program { args, setup, target, hindrance, figures, shutdown: shutdown.clone() }.work().await;
+    let worked = Program { args, setup, target, obstacle, figures, shutdown: shutdown.clone() }.work().await;
     shutdown.cancel();
     health.await.context("the health endpoint broke down")?;
     worked
@@ -93,7 +93,7 @@ struct Program {
     args: Box<ControllersArgs>,
     setup: runtime::Setup,
     target: Target,
-    hindrance: watch::Sender<Hindrance>,
+    obstacle: watch::Sender<Obstacle>,
     figures: Figures,
     shutdown: CancellationToken,
 }
@@ -101,16 +101,16 @@ struct Program {
 impl Program {
     /// Runs the controllers once the server responds, until shutdown.
     async fn work(&self) -> Result<()> {
-        let greeting = tokio::select! {
+        let server = tokio::select! {
             () = self.shutdown.cancelled() => return Ok(()),
-            greeting = self.target.greet() => greeting?,
+            server = self.target.wait_until_ready() => server?,
         };
-        introduce(&greeting, &self.setup.scope);
+        print_server(&server, &self.setup.scope);
         match self.setup.scope.is_everywhere() {
-            true => look_at_rights(&self.target, &self.setup, "kube-system").await?,
+            true => warn_of_missing_permissions(&self.target, &self.setup, "kube-system").await?,
             false => {
                 for namespace in self.setup.scope.names() {
-                    look_at_rights(&self.target, &self.setup, namespace).await?;
+                    warn_of_missing_permissions(&self.target, &self.setup, namespace).await?;
                 }
             }
         }
@@ -118,7 +118,7 @@ impl Program {
             return self.lead().await;
         }
         let controllers = self.start(&self.target.client);
-        self.hindrance.send_replace(None);
+        self.obstacle.send_replace(None);
         println!("The controllers run. Ctrl-C stops them.");
         self.shutdown.cancelled().await;
         controllers.stop().await;
@@ -136,7 +136,7 @@ impl Program {
         println!("  lease    {}, as {}", self.lease(), election.identity);
         let fenced = |term: &Term| fenced_client::client(self.target.client.clone(), LEASE_HEADER, &self.lease(), term);
         let start = |term: &Term| self.start(&fenced(term));
-        let led = election.lead(self.shutdown.clone(), |standing| self.tell(standing), start).await;
+        let led = election.lead(self.shutdown.clone(), |standing| self.report_standing(standing), start).await;
         if let Err(overdue) = led {
             // Abort without closing anything: controllers that still run must not write another time.
             eprintln!("mainstay: {overdue}; aborting.");
@@ -161,10 +161,10 @@ impl Program {
     }
 
     /// Reports the state of the election to probes, metrics and the user.
-    fn tell(&self, standing: &Standing) {
+    fn report_standing(&self, standing: &Standing) {
         let lease = self.lease();
         self.figures.leads(&self.args.lease_name, matches!(standing, Standing::Leading(_)));
-        self.hindrance.send_replace(match standing {
+        self.obstacle.send_replace(match standing {
             Standing::Unable { why, .. } => Some(format!("cannot use the lease {lease}: {why}")),
             _ => None,
         });
@@ -218,20 +218,20 @@ impl Figures {
     }
 }
 
-fn introduce(greeting: &Greeting, scope: &NamespaceScope) {
-    println!("  server   {}", if greeting.version.is_empty() { "unknown version" } else { &greeting.version });
-    println!("  user     {}", greeting.user);
+fn print_server(server: &ServerInfo, scope: &NamespaceScope) {
+    println!("  server   {}", if server.version.is_empty() { "unknown version" } else { &server.version });
+    println!("  user     {}", server.user);
     if !scope.is_everywhere() {
         println!("  only in  {}", scope.names().collect::<Vec<_>>().join(", "));
     }
-    if let Some(doubt) = greeting.doubt() {
-        eprintln!("mainstay: {doubt}.");
+    if let Some(version_warning) = server.version_warning() {
+        eprintln!("mainstay: {version_warning}.");
     }
 }
 
 /// Warns about controllers that lack permissions in a namespace. They are started anyway: each begins to work once it
 /// gets its permissions.
-async fn look_at_rights(target: &Target, setup: &runtime::Setup, namespace: &str) -> Result<()> {
+async fn warn_of_missing_permissions(target: &Target, setup: &runtime::Setup, namespace: &str) -> Result<()> {
     let held = match connect::own_rights(&target.client, namespace).await {
         Ok(Some(held)) => held,
         Ok(None) => return Ok(()),
@@ -252,7 +252,7 @@ async fn look_at_rights(target: &Target, setup: &runtime::Setup, namespace: &str
             eprintln!(
                 "mainstay: {controller} may not {}{place}: grant the permissions in deploy/controllers.yaml, or leave it out with \
                  --controllers '*,-{controller}'.",
-                in_words(&missing)
+                rules_text(&missing)
             );
         }
     }
@@ -260,15 +260,15 @@ async fn look_at_rights(target: &Target, setup: &runtime::Setup, namespace: &str
 }
 
 /// The first few of these rules as text; each rule has one verb and one resource.
-fn in_words(rules: &[Rule]) -> String {
-    const SAID_MAX: usize = 3;
-    let said = rules.iter().take(SAID_MAX).map(|rule| match rule.groups.concat().as_str() {
+fn rules_text(rules: &[Rule]) -> String {
+    const RULES_PRINTED_MAX: usize = 3;
+    let texts = rules.iter().take(RULES_PRINTED_MAX).map(|rule| match rule.groups.concat().as_str() {
         "" | "*" => format!("{} {}", rule.verbs.concat(), rule.resources.concat()),
         group => format!("{} {}.{group}", rule.verbs.concat(), rule.resources.concat()),
     });
-    let mut text = said.collect::<Vec<_>>().join(", ");
-    if rules.len() > SAID_MAX {
-        text.push_str(&format!(" and {} more", rules.len() - SAID_MAX));
+    let mut text = texts.collect::<Vec<_>>().join(", ");
+    if rules.len() > RULES_PRINTED_MAX {
+        text.push_str(&format!(" and {} more", rules.len() - RULES_PRINTED_MAX));
     }
     text
 }

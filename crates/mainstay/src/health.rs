@@ -28,16 +28,16 @@ const CONNECTIONS_MAX: usize = 128;
 /// Serves the metrics, and whether the process does its work.
 pub struct Health {
     registry: Registry,
-    hindrance: watch::Receiver<Hindrance>,
+    obstacle: watch::Receiver<Obstacle>,
 }
 
 /// Why the process cannot do its work; `None` if it can.
-pub type Hindrance = Option<String>;
+pub type Obstacle = Option<String>;
 
 impl Health {
-    pub fn new(mut registry: Registry, hindrance: watch::Receiver<Hindrance>) -> Health {
+    pub fn new(mut registry: Registry, obstacle: watch::Receiver<Obstacle>) -> Health {
         registry.register_collector(Box::new(Process));
-        Health { registry, hindrance }
+        Health { registry, obstacle }
     }
 
     /// Serves until `shutdown`.
@@ -87,7 +87,7 @@ impl Health {
         let (code, media, body) = match (request.method(), request.uri().path()) {
             (&Method::GET | &Method::HEAD, "/metrics") => self.figures(Format::negotiate(request.headers())),
             (&Method::GET | &Method::HEAD, "/healthz" | "/livez") => (200, text, "ok".to_owned()),
-            (&Method::GET | &Method::HEAD, "/readyz") => match &*self.hindrance.borrow() {
+            (&Method::GET | &Method::HEAD, "/readyz") => match &*self.obstacle.borrow() {
                 None => (200, text, "ok".to_owned()),
                 Some(why) => (503, text, why.clone()),
             },

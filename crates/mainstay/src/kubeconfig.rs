@@ -88,7 +88,7 @@ pub async fn run(args: KubeconfigArgs) -> Result<()> {
     };
     let [user_name, context_name] = names;
     let entries = Entries { cluster_name: args.name.clone(), user_name, context_name, cluster, user };
-    let told = match (&merge_at, &args.output) {
+    let note = match (&merge_at, &args.output) {
         (Some(file), _) => merge_into(file, &entries, args.replace)?,
         (None, Some(file)) => {
             files::write_private(file, entries.alone().as_bytes())?;
@@ -99,7 +99,7 @@ pub async fn run(args: KubeconfigArgs) -> Result<()> {
             String::new()
         }
     };
-    tell(&told, request.as_ref());
+    print_result(&note, request.as_ref());
     Ok(())
 }
 
@@ -329,12 +329,12 @@ fn merge_into(file: &Path, entries: &Entries, replace: bool) -> Result<String> {
         read => read.map_err(|error| refused(format!("cannot read it: {error}")))?,
     };
     let merged = entries.merge_into(&text, replace).map_err(refused)?;
-    let mut told = String::new();
+    let mut note = String::new();
     if merged.changed {
         if merge::has_comments(&text) {
             let copy = free_name(file);
             files::write_private(&copy, text.as_bytes())?;
-            told = format!(
+            note = format!(
                 " Its comments are lost, as with kubectl config; {} is a copy of the old file.",
                 copy.display()
             );
@@ -348,7 +348,7 @@ fn merge_into(file: &Path, entries: &Entries, replace: bool) -> Result<String> {
     };
     let done = if merged.changed { "Merged the context" } else { "Nothing to change: the context" };
     let into = if merged.changed { "into" } else { "is in" };
-    Ok(format!("{done} {name} {into} {}.{told} {use_it}", file.display()))
+    Ok(format!("{done} {name} {into} {}.{note} {use_it}", file.display()))
 }
 
 /// An unused file name next to the file.
@@ -385,7 +385,7 @@ impl Drop for Lock {
 }
 
 /// Prints what was done and what the user may do: to stdout, or to stderr if the kubeconfig is printed to stdout.
-fn tell(done: &str, request: Option<&CertificateRequest>) {
+fn print_result(done: &str, request: Option<&CertificateRequest>) {
     let mut lines: Vec<String> = Some(done.to_owned()).filter(|done| !done.is_empty()).into_iter().collect();
     if let Some(request) = request {
         let lifetime = i64::try_from(request.lifetime.as_secs()).unwrap_or(i64::MAX);

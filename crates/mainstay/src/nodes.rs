@@ -58,11 +58,11 @@ pub async fn run(args: Box<NodesArgs>) -> Result<()> {
     let mut signals = Signals::listen()?;
     println!("Mainstay {} simulated nodes", env!("CARGO_PKG_VERSION"));
     println!("  API      {}", target.url);
-    let greeting = tokio::select! {
+    let server = tokio::select! {
         () = signals.next() => return Ok(()),
-        greeting = target.greet() => greeting?,
+        server = target.wait_until_ready() => server?,
     };
-    println!("  user     {}", greeting.user);
+    println!("  user     {}", server.user);
     println!("  nodes    {}", described(&setup));
     let mut nodes = Nodes::start(&setup, |_| target.client.clone());
     tokio::select! {

@@ -26,17 +26,17 @@ const EVENTS: [(&str, &str); 3] = [
 ];
 
 /// Prints trouble until `shutdown`. A set or node is reported after `stuck_after` without progress.
-pub async fn tell(api: Api, stuck_after: Duration, shutdown: CancellationToken) {
+pub async fn report(api: Api, stuck_after: Duration, shutdown: CancellationToken) {
     let sets = Resource::new("apps/v1", "StatefulSet", "statefulsets", true);
     let nodes = Resource::new("v1", "Node", "nodes", false);
     let events = Resource::new("v1", "Event", "events", true);
     let mut sets = Box::pin(watcher::objects(&api, &sets, None));
     let mut nodes = Box::pin(watcher::objects(&api, &nodes, None));
-    let told_events = EVENTS.map(|(reason, kind)| {
+    let events = EVENTS.map(|(reason, kind)| {
         let selector = format!("reason={reason},involvedObject.kind={kind}");
         Box::pin(watcher::objects(&api, &events, Some(&selector)))
     });
-    let mut told_events = futures::stream::select_all(told_events);
+    let mut events = futures::stream::select_all(events);
     // Lines for events since the last tick, and how many more events there were.
     let (mut event_lines, mut more_events) = (Vec::new(), 0_usize);
     let mut tracker = Tracker::new(stuck_after);
@@ -49,7 +49,7 @@ pub async fn tell(api: Api, stuck_after: Duration, shutdown: CancellationToken) 
             () = shutdown.cancelled() => return,
             Some(change) = sets.next() => note(change, |set, gone| tracker.set(set, gone, Instant::now())),
             Some(change) = nodes.next() => note(change, |node, gone| tracker.node(node, gone, Instant::now())),
-            Some(change) = told_events.next() => {
+            Some(change) = events.next() => {
                 if let Event::Apply(event) = change
                     && last_seen(&event).is_some_and(|at| at >= started)
                     && tracker.is_new_event(&event)
@@ -62,18 +62,18 @@ pub async fn tell(api: Api, stuck_after: Duration, shutdown: CancellationToken) 
                 }
             }
             _ = ticks.tick() => {
-                event_lines.drain(..).for_each(|line| say(&line));
+                event_lines.drain(..).for_each(|line| print_line(&line));
                 let more = std::mem::take(&mut more_events);
                 if more > 0 {
-                    say(&format!("{more} more events about volumes: see kubectl get events -A"));
+                    print_line(&format!("{more} more events about volumes: see kubectl get events -A"));
                 }
                 let lines = tracker.due(Instant::now());
                 let rest = lines.len().saturating_sub(LINES_MAX);
                 for line in lines.into_iter().take(LINES_MAX) {
-                    say(&worded(&api, line).await);
+                    print_line(&worded(&api, line).await);
                 }
                 if rest > 0 {
-                    say(&format!("{rest} more sets and nodes changed: see kubectl get statefulsets,nodes -A"));
+                    print_line(&format!("{rest} more sets and nodes changed: see kubectl get statefulsets,nodes -A"));
                 }
             }
         }
@@ -89,7 +89,7 @@ fn note(change: Event<std::sync::Arc<Value>>, mut take: impl FnMut(&Value, bool)
 }
 
 /// Prints one line with its time. The reader of stdout may have closed it, and the server must not end because of that.
-fn say(line: &str) {
+fn print_line(line: &str) {
     let now = jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default();
     drop(writeln!(std::io::stdout(), "{now} {line}"));
 }

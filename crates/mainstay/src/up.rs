@@ -84,7 +84,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
                 nodes: crate::nodes::begin(&nodes, &setup, &running, fenced),
             }
         };
-        if let Err(overdue) = election.lead(shutdown, tell, start).await {
+        if let Err(overdue) = election.lead(shutdown, print_standing, start).await {
             eprintln!("mainstay: {overdue}; aborting.");
             std::process::abort();
         }
@@ -130,7 +130,7 @@ async fn introduce(
     if args.report_stuck_after.is_zero() {
         return tokio::spawn(std::future::ready(()));
     }
-    tokio::spawn(trouble::tell(api, args.report_stuck_after, shutdown.clone()))
+    tokio::spawn(trouble::report(api, args.report_stuck_after, shutdown.clone()))
 }
 
 /// What the leader of a store runs.
@@ -170,7 +170,7 @@ fn election(running: &Running, setup: &runtime::Setup) -> Election {
     }
 }
 
-fn tell(standing: &Standing) {
+fn print_standing(standing: &Standing) {
     match standing {
         Standing::Asking => {}
         Standing::StandingBy { holder } => println!("Standing by: {holder} runs the controllers."),

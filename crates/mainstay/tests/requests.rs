@@ -82,13 +82,13 @@ runtime/src/csi/journal.rs send create: csi-provisioner configmaps
 runtime/src/csi/journal.rs send merge: csi-provisioner configmaps
 runtime/src/csi/provisioner/create.rs create_object create: csi-provisioner persistentvolumes
 runtime/src/csi/provisioner/create.rs create_object find: csi-provisioner persistentvolumes
-runtime/src/csi/provisioner/create.rs end_of last_state: csi-provisioner persistentvolumes
+runtime/src/csi/provisioner/create.rs last_state_of last_state: csi-provisioner persistentvolumes
 runtime/src/csi/provisioner/create.rs find_class find: csi-provisioner storageclasses
 runtime/src/csi/provisioner/create.rs is_claimed find: csi-provisioner persistentvolumeclaims
 runtime/src/csi/provisioner/create.rs is_still_wanted find: csi-provisioner persistentvolumeclaims
 runtime/src/csi/provisioner/create.rs plan find_if_served: csi-provisioner volumeattributesclasses
 runtime/src/csi/provisioner/create.rs provision merge: csi-provisioner persistentvolumeclaims
-runtime/src/csi/provisioner/create.rs stand_in find: csi-provisioner persistentvolumes
+runtime/src/csi/provisioner/create.rs find_pv_of_handle find: csi-provisioner persistentvolumes
 runtime/src/csi/provisioner/mod.rs patch_claim merge: csi-provisioner persistentvolumeclaims
 runtime/src/csi/provisioner/mod.rs patch_volume strategic: csi-provisioner persistentvolumes
 runtime/src/csi/provisioner/mod.rs release_source merge: csi-provisioner persistentvolumeclaims

@@ -29,7 +29,7 @@ struct Tracked {
     /// The fields that change with each step of progress.
     progress: Vec<i64>,
     since: Instant,
-    told: bool,
+    reported: bool,
 }
 
 pub struct Tracker {
@@ -104,13 +104,13 @@ impl Tracker {
             recovered: String::new(),
             progress: Vec::new(),
             since: now,
-            told: false,
+            reported: false,
         });
         if tracked.progress != progress || tracked.trouble.is_none() {
             tracked.since = now;
         }
         (tracked.trouble, tracked.recovered, tracked.progress) = (trouble, recovered, progress);
-        if is_well && std::mem::take(&mut tracked.told) {
+        if is_well && std::mem::take(&mut tracked.reported) {
             self.recovered.push(tracked.recovered.clone());
         }
     }
@@ -119,9 +119,9 @@ impl Tracker {
     pub fn due(&mut self, now: Instant) -> Vec<Line> {
         let mut lines: Vec<Line> = std::mem::take(&mut self.recovered).into_iter().map(Line::Text).collect();
         for tracked in self.tracked.values_mut() {
-            let is_due = !tracked.told && now.duration_since(tracked.since) >= self.stuck_after;
+            let is_due = !tracked.reported && now.duration_since(tracked.since) >= self.stuck_after;
             if let (Some(line), true) = (&tracked.trouble, is_due) {
-                tracked.told = true;
+                tracked.reported = true;
                 lines.push(match line {
                     Line::Text(text) => Line::Text(text.clone()),
                     Line::Stuck { namespace, name, uid, text } => Line::Stuck {

@@ -37,7 +37,7 @@ pub struct Plan {
     /// A strategic merge patch of the PV: finalizer and annotation.
     pub patch: Option<Value>,
     /// The finalizer is removed now, or once the journal no longer has the volume's creation.
-    pub lets_go: bool,
+    pub releases_pv: bool,
     /// A merge patch of the PV's status: sets or clears the reason for keeping the data.
     pub status: Option<Value>,
     pub step: Step,
@@ -82,8 +82,8 @@ pub fn is_recorded(volume: &Value) -> bool {
 pub fn plan(seen: &Seen, driver: &str, honor: bool) -> Plan {
     let facts = Facts::of(seen);
     let add = honor && facts.deletes && !facts.leaving && facts.phase == "Bound" && !facts.held;
-    let lets_go = facts.held && (!facts.deletes || !honor || facts.is_unclaimed());
-    let remove = lets_go && !seen.written;
+    let releases_pv = facts.held && (!facts.deletes || !honor || facts.is_unclaimed());
+    let remove = releases_pv && !seen.written;
     let held = (facts.held || add) && !remove;
     let wanted = facts.served.then(|| Record {
         // A PV that lost the finalizer by another writer stays marked: see `Step::Stripped`.
@@ -93,7 +93,7 @@ pub fn plan(seen: &Seen, driver: &str, honor: bool) -> Plan {
     let patch = patch(seen.volume, add, remove, wanted.filter(|wanted| facts.record != Some(*wanted)));
     let step = step(seen, &facts, driver, honor);
     let status = status(seen.volume, &step);
-    Plan { patch, lets_go, status, step }
+    Plan { patch, releases_pv, status, step }
 }
 
 /// The deletion to journal for a PV that was deleted without our finalizer; `None` if the volume is kept.

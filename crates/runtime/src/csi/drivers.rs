@@ -70,7 +70,7 @@ impl Drivers {
             is_first = false;
             tokio::select! {
                 biased;
-                () = remote.until_another_answers() => {}
+                () = remote.until_name_changes() => {}
                 () = tokio::time::sleep(endpoint.backoff.look) => {}
             }
         }
@@ -84,7 +84,7 @@ impl Drivers {
         let is_news = match self.get(&name) {
             None => true,
             // The same endpoint: a new version of the driver may describe itself differently.
-            Some(before) if before.remote.is_beside(&known.remote) => before.driver != known.driver,
+            Some(before) if before.remote.has_same_endpoint(&known.remote) => before.driver != known.driver,
             Some(before) => {
                 let has_moved = before.remote.about().await.is_err();
                 if is_first && !has_moved {
@@ -174,7 +174,7 @@ mod tests {
         let known = |name: &str| drivers.get(name).expect("it is known").remote;
         let (name, met) = (csi::directory::DEFAULT_NAME, known(csi::directory::DEFAULT_NAME));
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert!(drivers.count() == 2 && drivers.are_all_met() && known(name).is_beside(&met));
+        assert!(drivers.count() == 2 && drivers.are_all_met() && known(name).has_same_endpoint(&met));
         shutdown.cancel();
     }
 }

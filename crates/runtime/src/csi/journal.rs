@@ -56,8 +56,8 @@ struct State {
     /// The value of `Drivers::count` when the ConfigMap was last read.
     met: usize,
     /// Volumes whose entries another process wrote and this one has not adopted; the ConfigMap may change them.
-    strange: HashSet<String>,
-    /// The volumes in `strange` that `Journal::found` has not returned yet.
+    unadopted: HashSet<String>,
+    /// The volumes in `unadopted` that `Journal::found` has not returned yet.
     found: Vec<String>,
     /// Volumes whose entries cannot be parsed; each is logged once.
     unreadable: HashSet<String>,
@@ -76,10 +76,10 @@ impl State {
         let is_lost = |volume: &&String| !data.contains_key(volume.as_str()) && !self.pending.contains_key(*volume);
         let lost: Vec<String> = self.entries.keys().filter(is_lost).cloned().collect();
         let (done, lost): (Vec<_>, Vec<_>) =
-            lost.into_iter().partition(|volume| is_same_object && self.strange.contains(volume));
+            lost.into_iter().partition(|volume| is_same_object && self.unadopted.contains(volume));
         for volume in &done {
             self.entries.remove(volume);
-            self.strange.remove(volume);
+            self.unadopted.remove(volume);
             self.measure(volume, 0);
         }
         for volume in &lost {
@@ -93,7 +93,7 @@ impl State {
         self.version = object.text(&["metadata", "resourceVersion"]).to_owned();
         for (volume, text) in object.members(&["data"]) {
             let (volume, text) = (volume.as_str(), text.as_str().unwrap_or(""));
-            let is_ours = self.entries.contains_key(volume) && !self.strange.contains(volume);
+            let is_ours = self.entries.contains_key(volume) && !self.unadopted.contains(volume);
             if is_ours || self.pending.contains_key(volume) {
                 continue;
             }
@@ -108,7 +108,7 @@ impl State {
             }
             self.entries.insert(volume.to_owned(), entry);
             self.measure(volume, text.len());
-            self.strange.insert(volume.to_owned());
+            self.unadopted.insert(volume.to_owned());
             self.found.push(volume.to_owned());
         }
         !lost.is_empty()
@@ -119,7 +119,7 @@ impl State {
         let text = entry.to_text();
         self.measure(volume, text.len());
         self.pending.insert(volume.to_owned(), Some(text));
-        self.strange.remove(volume);
+        self.unadopted.remove(volume);
         self.entries.insert(volume.to_owned(), entry)
     }
 
@@ -190,16 +190,16 @@ impl Journal {
     }
 
     /// Adopts an entry that another process wrote, if its driver is served here; returns whether it did.
-    pub fn take_over(&self, volume: &str) -> bool {
+    pub fn adopt(&self, volume: &str) -> bool {
         let mut state = self.lock();
         let is_served = state.entries.get(volume).is_some_and(|entry| self.serves(entry.driver()));
-        is_served && state.met == self.drivers.count() && state.strange.remove(volume)
+        is_served && state.met == self.drivers.count() && state.unadopted.remove(volume)
     }
 
     /// The entry of a volume, and whether another process wrote it and it was not adopted.
     pub fn find(&self, volume: &str) -> (Option<Entry>, bool) {
         let state = self.lock();
-        (state.entries.get(volume).cloned(), state.strange.contains(volume))
+        (state.entries.get(volume).cloned(), state.unadopted.contains(volume))
     }
 
     pub fn get(&self, volume: &str) -> Option<Entry> {
@@ -207,7 +207,7 @@ impl Journal {
     }
 
     /// The deletions of earlier volumes of this name, with their own keys.
-    pub fn set_aside(&self, volume: &str) -> Vec<(String, PendingDeletion)> {
+    pub fn earlier_deletions(&self, volume: &str) -> Vec<(String, PendingDeletion)> {
         let state = self.lock();
         // Own keys begin with an underscore and are therefore adjacent. This runs on every reconcile of a volume.
         let own = state.entries.range("_".to_owned()..).take_while(|(key, _)| key.starts_with('_'));
@@ -267,7 +267,7 @@ impl Journal {
     pub fn erase(&self, volume: &str) {
         let mut state = self.lock();
         if state.entries.remove(volume).is_some() {
-            state.strange.remove(volume);
+            state.unadopted.remove(volume);
             state.measure(volume, 0);
             state.pending.insert(volume.to_owned(), None);
             self.done.notify_one();
@@ -405,7 +405,7 @@ mod tests {
         let text = entry("a").to_text();
         let mut state = State::default();
         assert!(!state.see(&map("1", json!({"a": text, "b": entry("b").to_text()}))));
-        state.strange.remove("a");
+        state.unadopted.remove("a");
         assert!(state.see(&map("2", json!({}))) && state.version == "2");
         assert_eq!(state.pending, BTreeMap::from([("a".to_owned(), Some(text))]));
         assert_eq!(state.entries.keys().collect::<Vec<_>>(), ["a"], "the entry that was not adopted is finished");
@@ -433,7 +433,7 @@ mod tests {
             state.uid = "x".to_owned();
             assert!(state.see(&lost));
             assert_eq!(state.pending, BTreeMap::from([("v".to_owned(), Some(other.clone()))]));
-            assert!(state.strange.contains("v"));
+            assert!(state.unadopted.contains("v"));
         }
     }
 

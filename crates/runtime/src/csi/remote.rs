@@ -24,10 +24,10 @@ pub struct Remote {
     /// The driver's name; empty before the driver has responded.
     name: String,
     /// Notified when another driver responds at the endpoint.
-    stranger: Arc<Notify>,
+    name_changed: Arc<Notify>,
     options: Options,
     /// The last call failed as unavailable: check that the driver responds before anything is journaled for it.
-    suspect: AtomicBool,
+    was_unavailable: AtomicBool,
 }
 
 impl Remote {
@@ -37,9 +37,9 @@ impl Remote {
         Remote {
             driver: csi::Driver::at(endpoint.socket.clone(), settings),
             name: String::new(),
-            stranger: Arc::default(),
+            name_changed: Arc::default(),
             options: endpoint.options.clone(),
-            suspect: AtomicBool::new(false),
+            was_unavailable: AtomicBool::new(false),
         }
     }
 
@@ -48,20 +48,20 @@ impl Remote {
         Remote {
             driver: self.driver.clone(),
             name: name.to_owned(),
-            stranger: self.stranger.clone(),
+            name_changed: self.name_changed.clone(),
             options: self.options.clone(),
-            suspect: AtomicBool::new(false),
+            was_unavailable: AtomicBool::new(false),
         }
     }
 
     /// Whether both use the same endpoint.
-    pub fn is_beside(&self, other: &Remote) -> bool {
-        Arc::ptr_eq(&self.stranger, &other.stranger)
+    pub fn has_same_endpoint(&self, other: &Remote) -> bool {
+        Arc::ptr_eq(&self.name_changed, &other.name_changed)
     }
 
     /// Waits until a call finds another driver at the endpoint than the named one.
-    pub async fn until_another_answers(&self) {
-        self.stranger.notified().await
+    pub async fn until_name_changes(&self) {
+        self.name_changed.notified().await
     }
 
     /// Waits until the driver responds, and returns its description.
@@ -80,7 +80,7 @@ impl Remote {
 
     /// The driver's description and capabilities. Cached while the connection lasts.
     pub async fn about(&self) -> Result<Driver, Failure> {
-        let about = self.recognise().await?;
+        let about = self.check_name().await?;
         let can = Abilities {
             controller_service: about.has_controller(),
             create_delete: about.creates_volumes(),
@@ -99,22 +99,22 @@ impl Remote {
 
     /// Fails if the driver does not respond. Asks it only if the last call failed as unavailable.
     pub async fn check(&self) -> Result<(), Failure> {
-        if !self.suspect.load(Ordering::Relaxed) {
+        if !self.was_unavailable.load(Ordering::Relaxed) {
             return Ok(());
         }
         self.driver.is_ready().await.map_err(|failure| self.note(failure))?;
-        self.suspect.store(false, Ordering::Relaxed);
+        self.was_unavailable.store(false, Ordering::Relaxed);
         Ok(())
     }
 
     /// Fails if another driver is at the endpoint. That driver does not know the volumes of the named one, and would
     /// report them as deleted.
-    async fn recognise(&self) -> Result<Arc<csi::About>, Failure> {
+    async fn check_name(&self) -> Result<Arc<csi::About>, Failure> {
         let about = self.driver.about().await.map_err(|failure| self.note(failure))?;
         if self.name.is_empty() || about.name == self.name {
             return Ok(about);
         }
-        self.stranger.notify_one();
+        self.name_changed.notify_one();
         let (endpoint, wanted) = (self.driver.endpoint(), &self.name);
         let message = format!("the CSI driver at {endpoint} is {}, not {wanted}", about.name);
         Err(Failure::new(Code::Unavailable, message))
@@ -123,12 +123,12 @@ impl Remote {
     /// Calls the named driver only. It checks the name again after the call, because the driver may have been replaced
     /// during it.
     async fn call<A>(&self, call: impl Future<Output = Result<A, csi::Failure>>) -> Result<A, Failure> {
-        self.recognise().await?;
+        self.check_name().await?;
         let answer = call.await.map_err(|failure| self.note(failure));
         if answer.as_ref().is_err_and(|failure| failure.code == Code::Unavailable) {
             return answer;
         }
-        self.recognise().await?;
+        self.check_name().await?;
         answer
     }
 
@@ -212,7 +212,7 @@ impl Remote {
 
     fn note(&self, failure: csi::Failure) -> Failure {
         if failure.code == csi::Code::Unavailable {
-            self.suspect.store(true, Ordering::Relaxed);
+            self.was_unavailable.store(true, Ordering::Relaxed);
         }
         Failure::new(code(failure.code), failure.message)
     }

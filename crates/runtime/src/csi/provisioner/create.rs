@@ -138,7 +138,7 @@ impl Control {
             return Ok(None);
         }
         // The driver may give the new volume the same handle.
-        if self.journal.set_aside(&volume).iter().any(|(_, deletion)| deletion.driver == intent.driver) {
+        if self.journal.earlier_deletions(&volume).iter().any(|(_, deletion)| deletion.driver == intent.driver) {
             return Ok(Some(fail(Why::of(format!("an earlier volume {volume} is still being deleted")))));
         }
         self.volume_state.begin(&volume);
@@ -175,7 +175,7 @@ impl Control {
             return self.save(intent, made, WRITTEN_DOWN, &known).await;
         }
         if self.volume_state.is_uncertain(volume)
-            && let Some(last) = self.end_of(intent).await?
+            && let Some(last) = self.last_state_of(intent).await?
         {
             return self.finish_deleted(intent, &last).await;
         }
@@ -222,7 +222,7 @@ impl Control {
     /// Whether a journaled CreateVolume completed before a restart and its PV was deleted since: returns the PV's last
     /// state. Continuing would create the volume again. `None` if the claim exists, because then it needs a volume
     /// anyway.
-    async fn end_of(&self, intent: &Intent) -> Result<Option<Value>, ApiError> {
+    async fn last_state_of(&self, intent: &Intent) -> Result<Option<Value>, ApiError> {
         if self.is_claimed(intent).await? {
             return Ok(None);
         }
@@ -319,17 +319,17 @@ impl Control {
         // response was lost.
         let is_first = basis != WRITTEN_DOWN;
         let found = if is_first {
-            self.informers.standing_for(&intent.driver, handle(&object)).pop()
+            self.informers.pvs_of_handle(&intent.driver, handle(&object)).pop()
         } else {
-            self.stand_in(intent, handle(&object)).await?
+            self.find_pv_of_handle(intent, handle(&object)).await?
         };
         let stored = match found {
             Some(found) if name(&found) == volume && is_of(&found, intent) => found,
-            Some(other) => return Ok(Some(self.leave_to(intent, &other, known))),
+            Some(other) => return Ok(Some(self.end_for_other_pv(intent, &other, known))),
             None => {
                 // Or the PV was saved and deleted since. In this order no case is missed: a PV that the read above did
                 // not find was deleted before its history is read.
-                if !is_first && let Some(last) = self.end_of(intent).await? {
+                if !is_first && let Some(last) = self.last_state_of(intent).await? {
                     return self.finish_deleted(intent, &last).await;
                 }
                 match self.create_object(intent, &object).await? {
@@ -380,20 +380,20 @@ impl Control {
 
     /// The PV that references this volume handle, whatever claim it is for: a user may move a volume to another claim
     /// while its intent is still in the journal.
-    async fn stand_in(&self, intent: &Intent, handle: &str) -> Result<Option<Arc<Value>>, ApiError> {
+    async fn find_pv_of_handle(&self, intent: &Intent, handle: &str) -> Result<Option<Arc<Value>>, ApiError> {
         let is_it = |volume: &Arc<Value>| plan::csi::csi_source(volume) == Some((intent.driver.as_str(), handle));
         let namesake = self.api.find(&self.volumes.object("", &intent.request.name)).await?;
-        Ok(namesake.filter(is_it).or_else(|| self.informers.standing_for(&intent.driver, handle).pop()))
+        Ok(namesake.filter(is_it).or_else(|| self.informers.pvs_of_handle(&intent.driver, handle).pop()))
     }
 
     /// Ends an intent because another PV references the volume.
-    fn leave_to(&self, intent: &Intent, object: &Value, known: &Known) -> Duration {
+    fn end_for_other_pv(&self, intent: &Intent, object: &Value, known: &Known) -> Duration {
         let volume = &intent.request.name;
         tracing::info!(volume, object = name(object), "a PersistentVolume already references this volume handle");
         if self.informers.claim_of(volume).is_some() {
             let why =
                 format!("the volume handle {} is already used by PersistentVolume {}", handle(object), name(object));
-            return self.begin_anew(intent, &why, known);
+            return self.restart_provisioning(intent, &why, known);
         }
         self.attempts.forget(volume);
         self.settle(volume);
@@ -401,7 +401,7 @@ impl Control {
     }
 
     /// Provisions again later, because nothing is left of the first request. An event on the claim says why.
-    fn begin_anew(&self, intent: &Intent, why: &str, known: &Known) -> Duration {
+    fn restart_provisioning(&self, intent: &Intent, why: &str, known: &Known) -> Duration {
         let volume = &intent.request.name;
         self.settle(volume);
         let class = self.informers.class(intent.class());
@@ -414,13 +414,13 @@ impl Control {
     /// journal.
     async fn discard(&self, intent: &Intent, handle: &str, secrets: Secrets, why: &str, known: &Known) -> Again {
         let volume = &intent.request.name;
-        if let Some(object) = self.stand_in(intent, handle).await? {
-            return Ok(Some(self.leave_to(intent, &object, known)));
+        if let Some(object) = self.find_pv_of_handle(intent, handle).await? {
+            return Ok(Some(self.end_for_other_pv(intent, &object, known)));
         }
         let copies = intent.request.source.is_some();
         for _ in 0..DISCARD_ATTEMPTS {
             match known.remote.delete(handle, secrets.clone()).await {
-                Ok(()) => return Ok(Some(self.begin_anew(intent, why, known))),
+                Ok(()) => return Ok(Some(self.restart_provisioning(intent, why, known))),
                 Err(failure) => {
                     tracing::warn!(volume, handle, %failure, why, "cannot delete a volume that cannot be used; retrying")
                 }

@@ -87,7 +87,7 @@ impl Informers {
     }
 
     /// The PVs that reference a volume of a driver.
-    pub fn standing_for(&self, driver: &str, handle: &str) -> Vec<Arc<Value>> {
+    pub fn pvs_of_handle(&self, driver: &str, handle: &str) -> Vec<Arc<Value>> {
         let mut volumes = self.by_handle.get(&volume_key(handle));
         volumes.retain(|volume| is_at(volume, driver));
         volumes

@@ -143,7 +143,10 @@ impl Control {
         if key.0.is_empty() {
             // Deletions of earlier volumes of this name wait for the same objects, such as a claim, whose events carry
             // this key.
-            self.journal.set_aside(&key.1).iter().for_each(|(aside, _)| self.queue.add(volume_key(aside)));
+            self.journal
+                .earlier_deletions(&key.1)
+                .iter()
+                .for_each(|(key_of_earlier, _)| self.queue.add(volume_key(key_of_earlier)));
         }
         self.metrics.open.set(i64::try_from(self.journal.len()).unwrap_or(i64::MAX));
         done
@@ -155,16 +158,16 @@ impl Control {
             self.volume_state.wrote_vanished(&deletion);
         }
         self.journal.confirm(name).await?;
-        let is_inherited = self.journal.take_over(name);
+        let is_adopted = self.journal.adopt(name);
         let volume = self.informers.volume(name);
-        let (entry, is_strange) = self.journal.find(name);
-        if is_inherited && matches!(entry, Some(Entry::Create(_))) {
+        let (entry, is_not_adopted) = self.journal.find(name);
+        if is_adopted && matches!(entry, Some(Entry::Create(_))) {
             self.volume_state.mark_uncertain(name);
         }
         match (entry, volume) {
             // The driver of this entry is served by another process. A volume of this name may still be of one of our
             // drivers.
-            (Some(_), volume) if is_strange => match volume {
+            (Some(_), volume) if is_not_adopted => match volume {
                 Some(volume) => self.reconcile_volume(&volume).await,
                 None => Ok(None),
             },

@@ -40,7 +40,7 @@ impl Control {
             written: matches!(entry, Some(Entry::Create(intent)) if is_of(volume, &intent)),
         };
         let plan = reclaim::plan(&seen, driver, self.volume_state.honor);
-        if plan.lets_go && !seen.written {
+        if plan.releases_pv && !seen.written {
             // The PV may be deleted at any moment from here on: no journal entry may remain that would create the
             // volume again, perhaps with another policy.
             self.journal.settle(name(volume)).await?;
@@ -55,7 +55,7 @@ impl Control {
         if seen.written {
             // The volume is created and its annotation says so.
             self.settle(name(volume));
-            if plan.lets_go {
+            if plan.releases_pv {
                 return Ok(Some(Duration::ZERO));
             }
         }
@@ -196,11 +196,11 @@ impl Control {
             Ok(Some(Duration::ZERO))
         };
         // First: another PV owns this volume handle; its policy applies even after it is deleted.
-        if !self.informers.standing_for(&deletion.driver, &deletion.handle).is_empty() {
+        if !self.informers.pvs_of_handle(&deletion.driver, &deletion.handle).is_empty() {
             return leave();
         }
         if !deletion.gone {
-            return self.settle_end(key, deletion).await;
+            return self.decide_unobserved(key, deletion).await;
         }
         let Some(known) = self.driver(&deletion.driver) else { return Ok(None) };
         if key != deletion.volume
@@ -221,7 +221,7 @@ impl Control {
         let mut is_taken = false;
         self.api.each_promptly(&self.volumes.collection(""), |volume| is_taken |= is_same(volume)).await?;
         // The list took time; PVs that were created meanwhile are in the cache.
-        if is_taken || !self.informers.standing_for(&deletion.driver, &deletion.handle).is_empty() {
+        if is_taken || !self.informers.pvs_of_handle(&deletion.driver, &deletion.handle).is_empty() {
             return leave();
         }
         if self.is_used(deletion, true).await? {
@@ -241,7 +241,7 @@ impl Control {
     }
 
     /// Decides about a journaled deletion whose PV disappeared: whether its last reclaim policy was still `Delete`.
-    async fn settle_end(&self, key: &str, deletion: &PendingDeletion) -> Again {
+    async fn decide_unobserved(&self, key: &str, deletion: &PendingDeletion) -> Again {
         // The deletion of a PV that was observed and is to be followed by the volume's has been journaled as `gone`.
         let last = if self.volume_state.saw_deletion(&deletion.uid) { None } else { self.last_state(deletion).await? };
         let seen = last.as_ref().map(|volume| reclaim::Seen {
