@@ -265,7 +265,7 @@ fn wrong_arguments_get_one_line() {
         ("--sizes 10,5", "--sizes wants numbers above zero"),
         ("--sizes 0,5", "--sizes wants numbers above zero"),
         ("--only nothing", "possible values: api, sets, bind, provision, resize, gc, restart"),
-        ("--clients 0", "it wants a whole number above zero"),
+        ("--clients 0", "must be a whole number above zero"),
         ("--soak 3 --growth", "give one of them"),
         ("--json no/such/directory", "cannot write no/such/directory"),
         ("--kubeconfig no-file", "cannot use the kubeconfig no-file"),

@@ -39,7 +39,7 @@ impl Place {
 
     fn start(&self, more: &[&str]) -> Running {
         let mut running = Running::start(self.command(more));
-        running.line_with(&["The driver serves"]);
+        running.line_with(&["The driver is ready"]);
         running
     }
 
@@ -112,9 +112,9 @@ fn bad_input_gets_one_line_and_code_2() {
     std::fs::write(&file, "[{\"call\": \"Nothing\"}]").unwrap();
     let file = file.to_str().unwrap();
     let cases: [(&[&str], &str); 8] = [
-        (&["--capacity", "much"], "--capacity \"much\" is no size"),
+        (&["--capacity", "much"], "--capacity \"much\" is not a size"),
         (&["--capacity", "0"], "capacity must be greater than 0"),
-        (&["--topology", "zone"], "--topology \"zone\" is not of the form"),
+        (&["--topology", "zone"], "--topology \"zone\" must have the form"),
         (&["--name", "under_score"], "driver name \"under_score\""),
         (&["--expansion", "sometimes"], "is not one of controller, both, node, never"),
         (&["--faults", file], "fault order for \"Nothing\""),
@@ -183,7 +183,7 @@ async fn acknowledged_volumes_survive_a_kill_at_any_moment() {
         }
         fates.extend(work_until(&driver, round, answers, || running.kill()).await);
         let (_, lines) = running.finish();
-        assert!(!lines.iter().any(|line| line.contains("damaged") || line.contains("nothing of")), "{lines:?}");
+        assert!(!lines.iter().any(|line| line.contains("damaged") || line.contains("does not belong")), "{lines:?}");
     }
     assert!(fates.values().filter(|fate| **fate == Fate::Bytes(1000)).count() > 20, "{fates:?}");
     assert!(fates.values().any(|fate| *fate == Fate::Gone), "{fates:?}");

@@ -205,10 +205,13 @@ fn bad_arguments_get_one_line_with_advice() {
         (vec!["--user", ""], "the name of a user is empty".to_owned()),
         (vec!["--group", "dev"], "--user <NAME>".to_owned()),
         (vec!["--for", "8h"], "--user <NAME>".to_owned()),
-        (vec!["--user", "jane", "--for", "8"], "a time is a whole number and ms, s, m, h or d".to_owned()),
+        (
+            vec!["--user", "jane", "--for", "8"],
+            "a duration must be a whole number followed by ms, s, m, h or d".to_owned(),
+        ),
         (vec!["--user", "jane", "--for", "9m"], "at least 10m and at most 365d".to_owned()),
         (vec!["--user", "jane", "--for", "366d"], "at least 10m and at most 365d".to_owned()),
-        (vec!["--user", "jane", "--for", "99999999999999999999d"], "a time is a whole number".to_owned()),
+        (vec!["--user", "jane", "--for", "99999999999999999999d"], "a duration must be a whole number".to_owned()),
         (vec!["--user", "jane", "--group", "system:masters"], "add --allow-system-names".to_owned()),
         (vec!["--user", "system:admin"], "add --allow-system-names".to_owned()),
         (vec!["--user", "jane", "--server", "10.0.0.1"], "an address must be https:// with host and port".to_owned()),
@@ -216,7 +219,7 @@ fn bad_arguments_get_one_line_with_advice() {
         (vec!["--replace"], "--merge".to_owned()),
         (vec!["--merge", "--output", "x"], "cannot be used with".to_owned()),
         (vec!["--admin-kubeconfig", "missing"], "cannot use the administrator's kubeconfig missing".to_owned()),
-        (vec!["--output", &text], format!("{text} is there already")),
+        (vec!["--output", &text], format!("{text} already exists")),
     ] {
         let said = kubeconfig(home.path(), data.path(), &arguments);
         assert_eq!((said.code(), said.err.lines().count()), (2, 1), "{said}");

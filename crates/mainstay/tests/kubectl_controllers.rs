@@ -103,7 +103,7 @@ fn d27_a_driver_is_served_by_the_leader() {
     let mut command = support::mainstay(place.path());
     command.args(["csi", "--name", "d27.example.com", "--socket"]).arg(&socket).arg("--dir").arg(&volumes);
     let mut driver = Running::start(command);
-    driver.line_with(&["The driver serves"]);
+    driver.line_with(&["The driver is ready"]);
     let endpoint = format!("unix://{}", socket.display());
     let mut first = Controllers::start(&cluster, account.kubeconfig(), &["--csi", &endpoint]);
     first.program.line_with(&["Leading"]);
@@ -164,7 +164,7 @@ fn missing_permissions_are_reported_and_used_once_granted() {
     controllers.program.line_with(&[
         "mainstay: cannot use the lease kube-system/mainstay-controllers",
         "403",
-        "trying again",
+        "retrying",
     ]);
     let (code, why) = controllers.get("/readyz");
     assert!(code == 503 && why.contains("cannot get resource \"leases\""), "{code} {why}");
@@ -187,7 +187,7 @@ fn an_unavailable_server_is_waited_for() {
     controllers.program.line_with(&[
         "cannot use the API server at https://127.0.0.1:1",
         "Connection refused",
-        "trying again",
+        "retrying",
     ]);
     assert_eq!(controllers.get("/readyz").0, 503);
     assert_eq!(controllers.get("/nothing").0, 404);

@@ -72,7 +72,7 @@ fn all_of_deploy_applies_and_its_accounts_can_do_their_work() {
     command.args(["csi", "--name", "deploy.example.com", "--socket"]).arg(&socket);
     command.arg("--dir").arg(place.path().join("volumes"));
     let mut driver = Running::start(command);
-    driver.line_with(&["The driver serves"]);
+    driver.line_with(&["The driver is ready"]);
     let fast = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fast"},
         "provisioner": "deploy.example.com", "allowVolumeExpansion": true});
     kubectl.create(&fast.to_string());

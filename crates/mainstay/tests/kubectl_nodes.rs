@@ -250,9 +250,9 @@ fn bad_arguments_get_one_line_and_code_2() {
         (vec!["nodes", "--count", "some"], "--count"),
         (vec!["nodes", "--count", "99999999"], "addresses for 65534 simulated nodes"),
         (vec!["nodes", "--prefix", "No Way"], "--prefix \"No Way\""),
-        (vec!["nodes", "--taint", "x"], "taint \"x\" is not of the form"),
-        (vec!["nodes", "--node-capacity", "cpu=lots"], "\"lots\" is no amount"),
-        (vec!["up", "--in-memory", "--node-capacity", "cpu"], "is not of the form resource=amount"),
+        (vec!["nodes", "--taint", "x"], "taint \"x\" must have the form"),
+        (vec!["nodes", "--node-capacity", "cpu=lots"], "\"lots\" is not a quantity"),
+        (vec!["up", "--in-memory", "--node-capacity", "cpu"], "must have the form resource=amount"),
         (vec!["up", "--in-memory", "--nodes", "many"], "--nodes"),
     ] {
         let mut command = support::mainstay(home.path());

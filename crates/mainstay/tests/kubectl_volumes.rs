@@ -124,7 +124,7 @@ fn an_external_driver_is_served_at_its_socket() {
         command.args(["csi", "--name", "other.example.com", "--socket"]).arg(&socket);
         command.arg("--dir").arg(place.path().join("volumes"));
         let mut driver = Running::start(command);
-        driver.line_with(&["The driver serves"]);
+        driver.line_with(&["The driver is ready"]);
         driver
     };
     let endpoint = format!("unix://{}?timeout=20", socket.display());

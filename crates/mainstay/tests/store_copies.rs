@@ -357,7 +357,7 @@ fn the_data_of_volumes_is_backed_up_and_restored_on_request() {
         store(root.path(), &[&["restore", text(&at(from)), text(&at(to))], more].concat())
     };
     let refused = restore("without", "never", &["--with-volumes"]).failed();
-    assert!(refused.contains("it was made without --with-volumes") && !at("never").exists(), "{refused}");
+    assert!(refused.contains("it was created without --with-volumes") && !at("never").exists(), "{refused}");
     let refused = restore("with", "never", &[&format!("--with-volumes={}", text(&data.join("volumes")))]).failed();
     assert!(refused.contains("already contains volumes") && !at("never").exists(), "{refused}");
     for from in ["without", "with"] {

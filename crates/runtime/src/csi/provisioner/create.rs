@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Attempts to delete a volume that does not match its request, before CreateVolume is called again.
 const DISCARD_ATTEMPTS: usize = 5;
 /// The basis of an attempt that repeats a journaled request. The request never changes, so neither does the basis.
-const WRITTEN_DOWN: &str = "written down";
+const JOURNALED: &str = "journaled";
 
 type Again = Result<Option<Duration>, ApiError>;
 
@@ -172,14 +172,14 @@ impl Control {
         let volume = &intent.request.name;
         let Some(known) = self.driver(&intent.driver) else { return Ok(None) };
         if let Some(made) = self.volume_state.made(volume) {
-            return self.save(intent, made, WRITTEN_DOWN, &known).await;
+            return self.save(intent, made, JOURNALED, &known).await;
         }
         if self.volume_state.is_uncertain(volume)
             && let Some(last) = self.last_state_of(intent).await?
         {
             return self.finish_deleted(intent, &last).await;
         }
-        if let Some(wait) = self.attempts.wait(volume, WRITTEN_DOWN) {
+        if let Some(wait) = self.attempts.wait(volume, JOURNALED) {
             return Ok(Some(wait));
         }
         let Some(secrets) = secrets::read(&self.api, intent.request.secret.as_ref()).await? else {
@@ -188,9 +188,9 @@ impl Control {
             }
             let missing = intent.request.secret.as_ref().map(secrets::missing).unwrap_or_default();
             let copies = intent.request.source.is_some();
-            return Ok(Some(self.fail(intent.claim(), volume, WRITTEN_DOWN, &known, &Why::of(missing), copies)));
+            return Ok(Some(self.fail(intent.claim(), volume, JOURNALED, &known, &Why::of(missing), copies)));
         };
-        self.ask(intent, secrets, WRITTEN_DOWN, &known).await
+        self.ask(intent, secrets, JOURNALED, &known).await
     }
 
     /// Asks the server whether the claim of a request still exists.
@@ -207,7 +207,7 @@ impl Control {
         let volume = &intent.request.name;
         let failure = match known.remote.create(&intent.request, Secrets::new()).await {
             Err(failure) => failure,
-            created => return self.handle_create_response(intent, created, Secrets::new(), WRITTEN_DOWN, known).await,
+            created => return self.handle_create_response(intent, created, Secrets::new(), JOURNALED, known).await,
         };
         if failure.code.leaves_open() {
             // The driver may have created the volume; no later refusal can rule that out.
@@ -216,7 +216,7 @@ impl Control {
             self.wake_sources();
         }
         let copies = intent.request.source.is_some();
-        Ok(Some(self.fail(intent.claim(), volume, WRITTEN_DOWN, known, &failure.into(), copies)))
+        Ok(Some(self.fail(intent.claim(), volume, JOURNALED, known, &failure.into(), copies)))
     }
 
     /// Whether a journaled CreateVolume completed before a restart and its PV was deleted since: returns the PV's last
@@ -279,7 +279,7 @@ impl Control {
             }
             Outcome::Discard { handle, why } => self.discard(intent, &handle, secrets, &why, known).await,
             Outcome::Open { why } => {
-                Ok(Some(self.fail(claim, volume, WRITTEN_DOWN, known, &Why { text: why, is_away }, copies)))
+                Ok(Some(self.fail(claim, volume, JOURNALED, known, &Why { text: why, is_away }, copies)))
             }
             Outcome::Refused { why, infeasible } => {
                 self.settle(volume);
@@ -317,7 +317,7 @@ impl Control {
         let volume = &intent.request.name;
         // A user may have saved the volume under another PV name, or an earlier attempt may have saved it although its
         // response was lost.
-        let is_first = basis != WRITTEN_DOWN;
+        let is_first = basis != JOURNALED;
         let found = if is_first {
             self.informers.pvs_of_handle(&intent.driver, handle(&object)).pop()
         } else {
@@ -428,7 +428,7 @@ impl Control {
         }
         self.volume_state.settled(volume);
         self.volume_state.mark_uncertain(volume);
-        Ok(Some(self.fail(intent.claim(), volume, WRITTEN_DOWN, known, &Why::of(why.to_owned()), copies)))
+        Ok(Some(self.fail(intent.claim(), volume, JOURNALED, known, &Why::of(why.to_owned()), copies)))
     }
 
     /// Removes the claim's selected node, so that the scheduler selects another one.
