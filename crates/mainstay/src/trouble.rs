@@ -3,6 +3,8 @@
 //!
 //! The reasons come from conditions and event reasons, never from message texts.
 
+mod state;
+
 use futures::StreamExt;
 use object::Value;
 use object::access::{self, Access};
