@@ -115,7 +115,7 @@ fn merging_keeps_everything_else_and_names_the_context() {
         said.contains("Merged the context jane@mainstay") && said.contains("kubectl --context jane@mainstay"),
         "{said}"
     );
-    assert!(said.contains(".kube/config.bak is a copy from before"), "{said}");
+    assert!(said.contains(".kube/config.bak is a copy of the old file"), "{said}");
     assert_eq!(read(&home.path().join(".kube/config.bak")), before);
     for path in [&file, &home.path().join(".kube/config.bak")] {
         let mode = std::fs::metadata(path).expect("it is there").permissions().mode();
