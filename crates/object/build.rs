@@ -1,26 +1,21 @@
-//! Generates the built-in schema from k8s-openapi's types and `build/merge-rules.txt`.
+//! Generates the built-in schema from `generated/definitions.json` (by `crates/generate`) and `build/merge-rules.txt`.
 //!
 //! Writes three files to OUT_DIR:
 //! - `arena.json`: the definitions without descriptions, for the running server.
 //! - `definitions.json.deflate`: the definitions with descriptions, unpacked only for OpenAPI documents.
 //! - `fields.rs`: the names of all fields.
 
-use k8s_openapi::api::{
-    apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
-    autoscaling::v1 as autoscaling, coordination::v1 as coordination, core::v1 as core, events::v1 as events,
-    policy::v1 as policy, rbac::v1 as rbac, storage::v1 as storage,
-};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as apiextensions;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 
+const PUBLISHED: &str = "generated/definitions.json";
 const RULES: &str = "build/merge-rules.txt";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed={PUBLISHED}");
     println!("cargo::rerun-if-changed={RULES}");
     let mut definitions = published();
     for definition in definitions.values_mut() {
@@ -52,33 +47,10 @@ fn fields(definitions: &Map<String, Value>) -> BTreeSet<String> {
     names.union(&managed).cloned().collect()
 }
 
-macro_rules! schemas {
-    ($generator:ident: $($module:ident :: { $($kind:ident),* $(,)? }),* $(,)?) => {
-        $($( $generator.subschema_for::<$module::$kind>(); )*)*
-    };
-}
-
 /// Returns the OpenAPI definitions of every built-in kind and of all types that they refer to.
 fn published() -> Map<String, Value> {
-    let mut generator = schemars::generate::SchemaSettings::default().into_generator();
-    schemas!(generator:
-        core::{
-            Namespace, Pod, PersistentVolumeClaim, PersistentVolume, Service, Endpoints, ConfigMap, Secret, ServiceAccount, Node,
-            Event, ResourceQuota, LimitRange, Binding, PodTemplate,
-        },
-        apps::{StatefulSet, ControllerRevision},
-        storage::{StorageClass, CSIDriver, CSINode, VolumeAttachment, VolumeAttributesClass, CSIStorageCapacity},
-        coordination::{Lease},
-        events::{Event},
-        policy::{PodDisruptionBudget, Eviction},
-        rbac::{Role, RoleBinding, ClusterRole, ClusterRoleBinding},
-        authorization::{SelfSubjectAccessReview, SubjectAccessReview, LocalSubjectAccessReview, SelfSubjectRulesReview},
-        authentication::{TokenReview, TokenRequest, SelfSubjectReview},
-        autoscaling::{Scale},
-        apiextensions::{CustomResourceDefinition},
-        meta::{Status, DeleteOptions, ListMeta, APIGroup, APIGroupList, APIResourceList, APIVersions},
-    );
-    generator.take_definitions(false)
+    let text = std::fs::read_to_string(PUBLISHED).expect("cannot read the published definitions");
+    serde_json::from_str(&text).expect("the published definitions are not a JSON object")
 }
 
 /// Converts a schema to OpenAPI's form: references to `#/definitions/…`, and no keywords that only JSON Schema has.

@@ -9,9 +9,7 @@ pub mod code;
 pub mod directory;
 mod endpoint;
 
-pub use client::{
-    About, CreateFailure, Driver, ExpandFailure, Failure, Metrics, ModifyFailure, Settings, is_driver_name,
-};
+pub use client::{About, Driver, Failure, Metrics, Settings, is_driver_name};
 pub use directory::DirectoryDriver;
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use tonic::Code;
@@ -19,5 +17,5 @@ pub use tonic::Code;
 /// The messages and services of package `csi.v1`, generated from `proto/csi.proto`.
 #[allow(clippy::all, missing_docs)]
 pub mod v1 {
-    tonic::include_proto!("csi.v1");
+    include!("../generated/csi.v1.rs");
 }

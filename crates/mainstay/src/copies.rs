@@ -167,7 +167,7 @@ pub async fn open_directory(directory: &Path) -> Result<Arc<dyn Store>> {
     let store = open_embedded(directory)?;
     // Older versions kept certificates in a file next to the store; they belong to it.
     if let Some(identity) = authn::files::read(directory)? {
-        authn::kept::keep(&*store, &identity).await?;
+        authn::identity_store::keep(&*store, &identity).await?;
     }
     Ok(store)
 }
@@ -424,7 +424,7 @@ async fn restore(args: &RestoreArgs) -> Result<()> {
     known.volumes.print_missing(place.as_deref(), known.data.is_some() && data.is_none())?;
     if volumes > 0 {
         println!(
-            "Of its {volumes} volumes, those without a claim are kept until you confirm their deletion: see docs/volumes.md."
+            "Of its {volumes} volumes, those without a claim are kept until you confirm their deletion: see docs/guides/volumes.md."
         );
     }
     Ok(())

@@ -15,8 +15,9 @@ use crate::running::Running;
 use anyhow::{Context, Result};
 use base64::Engine;
 use clap::Args;
+use kit::api::root_cause;
 use merge::Entries;
-use runtime::api::root_cause;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 use server::authn::{self, CertificateRequest, ClientKey, Identity, files};
 use std::fs;
@@ -28,6 +29,8 @@ use store::{OpenError, regular_file};
 
 /// The URL of a server without a kubeconfig.
 const DEFAULT_URL: &str = "https://127.0.0.1:6443";
+/// All characters except RFC 3986's unreserved ones.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 #[derive(Debug, Args)]
 pub struct KubeconfigArgs {
@@ -195,7 +198,7 @@ impl Place {
             Err(error) if matches!(error.downcast_ref(), Some(OpenError::InUse { .. })) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let identity = authn::kept::read(&*store);
+        let identity = authn::identity_store::read(&*store);
         store.close().await;
         let place = || format!("cannot read the certificates in the store in {}", data_dir.display());
         let identity = identity.with_context(place)?;
@@ -249,7 +252,8 @@ async fn ask_server(kubeconfig: &Path, request: &CertificateRequest) -> Result<M
     let (seconds, public_key) = (request.lifetime.as_secs().to_string(), key.public_pem());
     let mut query = vec![("user", request.user.as_str()), ("seconds", &seconds), ("publicKey", &public_key)];
     query.extend(request.groups.iter().map(|group| ("group", group.as_str())));
-    let query: Vec<String> = query.iter().map(|(key, value)| format!("{key}={}", percent_encoded(value))).collect();
+    let query: Vec<String> =
+        query.iter().map(|(key, value)| format!("{key}={}", utf8_percent_encode(value, ESCAPED))).collect();
     let uri = format!("{}?{}", server::CLIENT_CERTIFICATE_PATH, query.join("&"));
     let asked = target.client.request_text(http::Request::post(uri).body(Vec::new())?).await;
     let certificate = asked.map_err(|error| match &error {
@@ -263,14 +267,6 @@ async fn ask_server(kubeconfig: &Path, request: &CertificateRequest) -> Result<M
         )),
     })?;
     Ok(certificate_of(&certificate, &key.private_pem()))
-}
-
-fn percent_encoded(text: &str) -> String {
-    let encoded = text.bytes().map(|byte| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    });
-    encoded.collect()
 }
 
 fn data(pem: &str) -> Value {

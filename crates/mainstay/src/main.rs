@@ -1,4 +1,8 @@
-//! The binary: command line and wiring. Begin with `cli` for the commands, and with `up` for the server and its controllers.
+//! The binary: command line, wiring, backups and `bench`. It starts what the other crates implement.
+//!
+//! This crate must never know the simulation (`sim`).
+//!
+//! Begin with `cli` for the commands, and with `up` for the server and its controllers.
 
 mod addresses;
 mod announce;

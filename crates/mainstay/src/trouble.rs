@@ -6,10 +6,10 @@
 mod state;
 
 use futures::StreamExt;
-use object::Value;
+use kit::api::{Api, ApiError, Resource};
+use kit::watcher::{self, Event};
 use object::access::{self, Access};
-use runtime::api::{Api, ApiError, Resource};
-use runtime::watcher::{self, Event};
+use object::{Value, well_known};
 use state::{Line, Tracker};
 pub use state::{is_complete, is_ready};
 use std::io::Write;
@@ -22,9 +22,9 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 const LINES_MAX: usize = 10;
 /// The events that are printed: reason, and kind of the object.
 const EVENTS: [(&str, &str); 3] = [
-    ("VolumeDataDeleted", "PersistentVolume"),
-    ("VolumeDataMissing", "PersistentVolume"),
-    ("ClaimDeletedInUse", "StatefulSet"),
+    (well_known::VOLUME_DATA_DELETED, "PersistentVolume"),
+    (well_known::VOLUME_DATA_MISSING, "PersistentVolume"),
+    (well_known::CLAIM_DELETED_IN_USE, "StatefulSet"),
 ];
 
 /// Prints trouble until `shutdown`. A set or node is reported after `stuck_after` without progress.

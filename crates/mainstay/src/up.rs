@@ -9,9 +9,9 @@ use crate::signals::Signals;
 use crate::storage::Builtin;
 use crate::trouble;
 use anyhow::{Context, Result};
+use kit::api::Api;
+use kit::lease::{self, Election, Standing, Term, Timing, Work as _};
 use object::Gates;
-use runtime::api::Api;
-use runtime::lease::{self, Election, Standing, Term, Timing, Work as _};
 use server::authn::files::FileError;
 use server::authn::{self, StaticTokens};
 use server::limits::Limits;
@@ -45,7 +45,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     let started = Instant::now();
     let mut signals = Signals::listen()?;
     // Refuse bad input before opening or writing anything.
-    runtime::Controllers::check(&args.controllers, &runtime::NamespaceScope::default()).map_err(BadInput)?;
+    runtime::Controllers::check(&args.controllers, &kit::NamespaceScope::default()).map_err(BadInput)?;
     let mut nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;
     let mut drivers = args.drivers.parse()?;
     let (place, running) = serve(&args.serving, &mut signals).await?;
@@ -77,10 +77,12 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         // All that a leader runs writes through a fenced client, so that none of it writes after its term.
         let start = |term: &Term| {
             let fenced = |local| {
-                runtime::fenced_client::client(kube::Client::new(local, "default"), server::LEASE_HEADER, &lease, term)
+                kit::fenced_client::client(kube::Client::new(local, "default"), server::LEASE_HEADER, &lease, term)
             };
             Work {
-                controllers: controllers(&setup, &running, |name, local| setup.metrics.client_of(name, fenced(local))),
+                controllers: controllers(&setup, &running, |name, local| {
+                    setup.metrics.kit.client_of(name, fenced(local))
+                }),
                 nodes: crate::nodes::begin(&nodes, &setup, &running, fenced),
             }
         };
@@ -91,7 +93,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         trouble.await.context("the trouble reports broke down")?;
     } else {
         let work = Work {
-            controllers: controllers(&setup, &running, |name, local| setup.metrics.client(name, local)),
+            controllers: controllers(&setup, &running, |name, local| setup.metrics.kit.client(name, local)),
             nodes: crate::nodes::start(&nodes, &setup, &running).await,
         };
         let trouble = introduce(&args, &place, &running, &setup, started, &shutdown).await;
@@ -230,7 +232,7 @@ async fn serve(args: &ServingArgs, signals: &mut Signals) -> Result<(Place, Runn
     };
     let wanted = authn::serving_names(&args.listen.ip().to_string(), &args.tls_san);
     let older = data_dir.as_deref().filter(|_| matches!(backend, Backend::Directory(_)));
-    let identity = authn::kept::identity(&*store, older, &wanted, jiff::Timestamp::now()).await?;
+    let identity = authn::identity_store::identity(&*store, older, &wanted, jiff::Timestamp::now()).await?;
     let names = identity.serving_names()?;
     let url = url(address);
     let scratch_dir = (data_dir.is_none() && args.kubeconfig.is_none()).then(paths::scratch_dir);

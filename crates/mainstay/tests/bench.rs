@@ -267,6 +267,7 @@ fn wrong_arguments_get_one_line() {
         ("--only nothing", "possible values: api, sets, bind, provision, resize, gc, restart"),
         ("--clients 0", "must be a whole number above zero"),
         ("--soak 3 --growth", "give one of them"),
+        ("--kubeconfig none --servers http://127.0.0.1:1", "--servers wants addresses with https://"),
         ("--json no/such/directory", "cannot write no/such/directory"),
         ("--kubeconfig no-file", "cannot use the kubeconfig no-file"),
     ] {

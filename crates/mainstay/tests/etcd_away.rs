@@ -1,5 +1,5 @@
 //! A server while its etcd is down or does not respond: what clients see, and that everything resumes by itself. The
-//! table is in `docs/operating.md`.
+//! table is in `docs/operations/several-servers.md`.
 
 mod support;
 

@@ -92,7 +92,7 @@ fn all_of_deploy_applies_and_its_accounts_can_do_their_work() {
     assert!(!said.join("\n").contains("may not"), "{said:?}");
 }
 
-/// The features in the table of `docs/controllers.md`, one after the other.
+/// The features in the table of `docs/operations/install.md`, one after the other.
 fn the_life_of_a_set(kubectl: &Kubectl) {
     let mut set = kubectl.value_with("create --dry-run=client -o json -f -", &SET.replace("CLASS", "fast"));
     let more = json!({"replicas": 3, "ordinals": {"start": 4}, "podManagementPolicy": "Parallel",

@@ -2,12 +2,12 @@
 
 use crate::event_recorder::EventRecorder;
 use crate::informers::{Informers, Watched};
+use kit::Clock;
+use kit::api::{Api, ApiError, Resource};
 use object::Value;
 use object::access::uid;
 use plan::kubelet;
 use plan::node::{self, LEASES, Machine, RENEW_EVERY};
-use runtime::Clock;
-use runtime::api::{Api, ApiError, Resource};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -155,7 +155,7 @@ impl Registrar {
         let mut beats = self.beats();
         let beat = beats.entry(name.clone()).or_default();
         if let Some(text) = complaint.as_ref().filter(|_| beat.complaint != complaint) {
-            self.recorder.node(name, uid(node), true, "InvalidSimulation", text);
+            self.recorder.node(name, uid(node), true, object::well_known::INVALID_SIMULATION, text);
         }
         beat.complaint = complaint;
     }

@@ -78,8 +78,7 @@ impl Access for Value {
     }
 }
 
-/// Label and annotation of a Node that runs no real containers.
-pub const SIMULATED: &str = "mainstay.dev/simulated";
+pub use crate::well_known::SIMULATED;
 
 // Accessors for an object's identity.
 

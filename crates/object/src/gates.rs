@@ -2,26 +2,105 @@
 
 use std::collections::BTreeMap;
 
-/// A gate: its name, default, and older names.
-struct Known {
-    name: &'static str,
-    default: bool,
-    aliases: &'static [&'static str],
+/// A gate. `docs/reference/gates.md` is generated from the table of all gates.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    pub name: &'static str,
+    pub default: bool,
+    /// Older names.
+    pub aliases: &'static [&'static str],
+    /// The number of the Kubernetes enhancement proposal, where there is one.
+    pub kep: Option<u32>,
+    /// What the gate switches, in one sentence.
+    pub summary: &'static str,
 }
 
-const KNOWN: &[Known] = &[
-    Known { name: "StatefulSetAutoDeletePVC", default: true, aliases: &[] },
-    Known { name: "StatefulSetStartOrdinal", default: true, aliases: &["StatefulSetSlice"] },
-    Known { name: "StatefulSetUpdateVolumeClaimTemplate", default: true, aliases: &[] },
-    Known { name: "StatefulSetOrdinalPartition", default: true, aliases: &[] },
-    Known { name: "HonorPVReclaimPolicy", default: true, aliases: &[] },
-    Known { name: "MaxUnavailableStatefulSet", default: true, aliases: &[] },
-    Known { name: "StatefulSetRecreateStrategy", default: false, aliases: &[] },
-    Known { name: "StatefulSetSemanticRevisionComparison", default: true, aliases: &[] },
-    Known { name: "StaleControllerConsistencyStatefulSet", default: true, aliases: &[] },
-    Known { name: "CrossNamespaceVolumeDataSource", default: false, aliases: &[] },
-    Known { name: "PersistentVolumeClaimUnusedSinceTime", default: true, aliases: &[] },
-    Known { name: "MutablePVNodeAffinity", default: false, aliases: &[] },
+/// All gates.
+pub const KNOWN: &[Known] = &[
+    Known {
+        name: "StatefulSetAutoDeletePVC",
+        default: true,
+        aliases: &[],
+        kep: Some(1847),
+        summary: "`persistentVolumeClaimRetentionPolicy` of a StatefulSet is kept and obeyed; off means Retain",
+    },
+    Known {
+        name: "StatefulSetStartOrdinal",
+        default: true,
+        aliases: &["StatefulSetSlice"],
+        kep: Some(3335),
+        summary: "`ordinals.start` of a StatefulSet is obeyed; off means that ordinals start at 0",
+    },
+    Known {
+        name: "StatefulSetUpdateVolumeClaimTemplate",
+        default: true,
+        aliases: &[],
+        kep: Some(4650),
+        summary: "Claim templates can be updated, and `volumeClaimUpdatePolicy` is obeyed",
+    },
+    Known {
+        name: "StatefulSetOrdinalPartition",
+        default: true,
+        aliases: &[],
+        kep: Some(3335),
+        summary: "`partition` is an ordinal also with `ordinals.start`; off means an offset from the start, as upstream",
+    },
+    Known {
+        name: "HonorPVReclaimPolicy",
+        default: true,
+        aliases: &[],
+        kep: Some(2644),
+        summary: "A reclaim policy of Delete is obeyed also when the PV is deleted before its claim",
+    },
+    Known {
+        name: "MaxUnavailableStatefulSet",
+        default: true,
+        aliases: &[],
+        kep: Some(961),
+        summary: "`rollingUpdate.maxUnavailable` of a StatefulSet is kept and obeyed; off means 1",
+    },
+    Known {
+        name: "StatefulSetRecreateStrategy",
+        default: false,
+        aliases: &[],
+        kep: None,
+        summary: "The update strategy `Recreate` of a StatefulSet is allowed",
+    },
+    Known {
+        name: "StatefulSetSemanticRevisionComparison",
+        default: true,
+        aliases: &[],
+        kep: None,
+        summary: "Revisions of a StatefulSet are compared after defaulting, so an equal template restarts no pod",
+    },
+    Known {
+        name: "StaleControllerConsistencyStatefulSet",
+        default: true,
+        aliases: &[],
+        kep: None,
+        summary: "Accepted for compatibility; it changes nothing, because caches always contain own writes",
+    },
+    Known {
+        name: "CrossNamespaceVolumeDataSource",
+        default: false,
+        aliases: &[],
+        kep: Some(3294),
+        summary: "`dataSourceRef` of a claim may name another namespace",
+    },
+    Known {
+        name: "PersistentVolumeClaimUnusedSinceTime",
+        default: true,
+        aliases: &[],
+        kep: None,
+        summary: "Claims get the condition `Unused` while no pod uses them",
+    },
+    Known {
+        name: "MutablePVNodeAffinity",
+        default: false,
+        aliases: &[],
+        kep: None,
+        summary: "`nodeAffinity` of a PV can be updated",
+    },
 ];
 
 /// The values of all feature gates.

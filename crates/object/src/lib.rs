@@ -28,6 +28,7 @@ pub mod selector;
 pub mod status;
 pub mod table;
 pub mod value;
+pub mod well_known;
 pub mod write;
 
 pub use field::{Errors, Path};

@@ -1,4 +1,4 @@
-//! The backup format: one store in one file. `FORMAT.md` specifies the layout.
+//! The backup format: one store in one file. `docs/design/store.md` specifies the layout.
 
 use crate::disk::Row;
 use crate::export::{Export, Rows};

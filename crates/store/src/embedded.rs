@@ -1,4 +1,4 @@
-//! The durable store: one redb file. `FORMAT.md` specifies it and explains why a crash loses no acknowledged write.
+//! The durable store: one redb file. `docs/design/store.md` specifies it and explains why a crash loses no acknowledged write.
 
 use crate::disk::{Disk, Fault, Write};
 use crate::expiry::Expiry;

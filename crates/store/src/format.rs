@@ -1,4 +1,4 @@
-//! Encoding of rows on disk. `FORMAT.md` is the specification.
+//! Encoding of rows on disk. `docs/design/store.md` is the specification.
 
 use crate::Revision;
 use crate::disk::Row;

@@ -5,8 +5,8 @@
 //!
 //! All reads are answered from memory. A write is acknowledged only when it is durable and visible to every later read.
 //!
-//! Begin with the trait [`Store`], then [`memory`] for reads and watches, and `writer` for commits. `FORMAT.md` and
-//! `ETCD.md` specify what is stored.
+//! Begin with the trait [`Store`], then [`memory`] for reads and watches, and `writer` for commits. `docs/design/store.md` and
+//! `docs/design/etcd.md` specify what is stored.
 
 pub mod backup;
 mod disk;

@@ -4,6 +4,10 @@
 //! call that the check protects. So a path that other users can change is resolved once, to a file descriptor. Every
 //! later step names one entry of an open directory. No step follows a symbolic link below the directory that the caller
 //! opened.
+//!
+//! This crate must never know another crate of the workspace, nor tokio: its calls block.
+//!
+//! Begin with [`Dir`]; [`Dir::remove`] deletes a whole tree.
 
 mod entries;
 mod remove;

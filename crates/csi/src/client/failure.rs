@@ -1,4 +1,4 @@
-//! Failed calls, and what a failure means for the requested operation.
+//! Failed calls. The caller decides what a code means for the volume.
 
 use crate::code;
 use crate::endpoint::Endpoint;
@@ -14,43 +14,6 @@ pub struct Failure {
     pub method: &'static str,
     pub code: Code,
     pub message: String,
-}
-
-/// The meaning of a failed CreateVolume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CreateFailure {
-    /// The volume may exist, now or later: repeat the call with the same arguments, even if no claim wants it any more.
-    InBackground,
-    /// No capacity. With topology another segment may have some.
-    Exhausted,
-    /// The volume does not exist, and never will with these arguments.
-    Infeasible,
-    /// The volume does not exist; the call may be retried.
-    Final,
-}
-
-/// The meaning of a failed ControllerExpandVolume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpandFailure {
-    /// The expansion may be in progress: request no other size before it ends.
-    InProgress,
-    /// Impossible with this size.
-    Infeasible,
-    /// Impossible while the volume is in use.
-    InUse,
-    /// Temporary.
-    Final,
-}
-
-/// The meaning of a failed ControllerModifyVolume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ModifyFailure {
-    /// The modification may be in progress: request no other class before it ends.
-    InProgress,
-    /// Impossible with these parameters.
-    Infeasible,
-    /// Temporary.
-    Final,
 }
 
 impl Failure {
@@ -82,43 +45,6 @@ impl Failure {
     pub fn code_name(&self) -> &'static str {
         code::name(self.code)
     }
-
-    /// Classifies a failed CreateVolume as the external provisioner does.
-    pub fn creating(&self) -> CreateFailure {
-        match self.code {
-            Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted => CreateFailure::InBackground,
-            Code::ResourceExhausted => CreateFailure::Exhausted,
-            Code::InvalidArgument => CreateFailure::Infeasible,
-            _ => CreateFailure::Final,
-        }
-    }
-
-    /// Classifies a failed ControllerExpandVolume as the external resizer does. ResourceExhausted is not final here,
-    /// because capacity may be freed.
-    pub fn expanding(&self) -> ExpandFailure {
-        match self.code {
-            _ if self.may_be_in_progress() => ExpandFailure::InProgress,
-            Code::InvalidArgument | Code::OutOfRange | Code::NotFound => ExpandFailure::Infeasible,
-            Code::FailedPrecondition => ExpandFailure::InUse,
-            _ => ExpandFailure::Final,
-        }
-    }
-
-    /// Classifies a failed ControllerModifyVolume as the external resizer does.
-    pub fn modifying(&self) -> ModifyFailure {
-        match self.code {
-            _ if self.may_be_in_progress() => ModifyFailure::InProgress,
-            Code::InvalidArgument => ModifyFailure::Infeasible,
-            _ => ModifyFailure::Final,
-        }
-    }
-
-    fn may_be_in_progress(&self) -> bool {
-        matches!(
-            self.code,
-            Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::ResourceExhausted | Code::Aborted
-        )
-    }
 }
 
 const LATE: &str = "the CSI driver did not answer in time";
@@ -134,35 +60,6 @@ fn root<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_code_is_classified_as_upstream_does() {
-        use CreateFailure::{Exhausted, InBackground};
-        use ExpandFailure::{InProgress, InUse};
-        // Codes that are not listed are final for all three calls.
-        let judged = [
-            (Code::Cancelled, InBackground, InProgress, ModifyFailure::InProgress),
-            (Code::DeadlineExceeded, InBackground, InProgress, ModifyFailure::InProgress),
-            (Code::Unavailable, InBackground, InProgress, ModifyFailure::InProgress),
-            (Code::Aborted, InBackground, InProgress, ModifyFailure::InProgress),
-            (Code::ResourceExhausted, Exhausted, InProgress, ModifyFailure::InProgress),
-            (Code::InvalidArgument, CreateFailure::Infeasible, ExpandFailure::Infeasible, ModifyFailure::Infeasible),
-            (Code::OutOfRange, CreateFailure::Final, ExpandFailure::Infeasible, ModifyFailure::Final),
-            (Code::NotFound, CreateFailure::Final, ExpandFailure::Infeasible, ModifyFailure::Final),
-            (Code::FailedPrecondition, CreateFailure::Final, InUse, ModifyFailure::Final),
-        ];
-        for number in 1..17 {
-            let code = Code::from_i32(number);
-            let failure = Failure { method: "", code, message: String::new() };
-            let expected = judged
-                .iter()
-                .find(|row| row.0 == code)
-                .map_or((CreateFailure::Final, ExpandFailure::Final, ModifyFailure::Final), |row| {
-                    (row.1, row.2, row.3)
-                });
-            assert_eq!((failure.creating(), failure.expanding(), failure.modifying()), expected, "{code:?}");
-        }
-    }
 
     #[test]
     fn a_failure_reads_as_in_kubernetes_events() {

@@ -6,7 +6,7 @@ mod failure;
 mod metrics;
 
 pub use about::{About, is_driver_name};
-pub use failure::{CreateFailure, ExpandFailure, Failure, ModifyFailure};
+pub use failure::Failure;
 pub use metrics::Metrics;
 
 use crate::endpoint::{BadEndpoint, Endpoint};

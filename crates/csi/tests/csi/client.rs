@@ -7,7 +7,7 @@ use csi::v1::{
     GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
     ProbeRequest, ProbeResponse,
 };
-use csi::{Code, CreateFailure, Driver, Metrics, Settings};
+use csi::{Code, Driver, Metrics, Settings};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use std::time::Duration;
@@ -40,7 +40,7 @@ async fn a_driver_that_is_not_started_yet_is_waited_for() {
     let socket = root.path().join("csi.sock");
     let driver = Driver::connect(&format!("unix://{}", socket.display()), Settings::default()).unwrap();
     let failure = driver.probe(ProbeRequest {}).await.unwrap_err();
-    assert_eq!((failure.code, failure.creating()), (Code::Unavailable, CreateFailure::InBackground));
+    assert_eq!(failure.code, Code::Unavailable);
     let expected = format!("the connection to the CSI driver at unix://{} failed: No such file", socket.display());
     assert!(failure.message.starts_with(&expected), "{failure}");
     let waiting = tokio::spawn({
@@ -63,7 +63,7 @@ async fn a_call_to_a_driver_that_never_responds_ends_at_the_deadline() {
     let settings = Settings { deadline: Duration::from_millis(100), ..Settings::default() };
     let driver = Driver::connect(socket.to_str().unwrap(), settings).unwrap();
     let failure = driver.create_volume(create("a")).await.unwrap_err();
-    assert_eq!((failure.code, failure.creating()), (Code::DeadlineExceeded, CreateFailure::InBackground), "{failure}");
+    assert_eq!(failure.code, Code::DeadlineExceeded, "{failure}");
     assert!(failure.message.starts_with("the CSI driver did not answer in time"), "{failure}");
 }
 
@@ -80,7 +80,7 @@ async fn another_protocol_is_a_broken_connection() {
     });
     let driver = Driver::connect(socket.to_str().unwrap(), Settings::default()).unwrap();
     let failure = driver.create_volume(create("a")).await.unwrap_err();
-    assert_eq!((failure.code, failure.creating()), (Code::Unavailable, CreateFailure::InBackground), "{failure}");
+    assert_eq!(failure.code, Code::Unavailable, "{failure}");
 }
 
 #[tokio::test]
@@ -94,20 +94,19 @@ async fn a_driver_without_a_node_service_at_its_socket_is_complete() {
 /// exist.
 #[tokio::test]
 async fn a_failure_of_the_transport_leaves_the_outcome_open() {
-    use CreateFailure::{InBackground, Infeasible};
     let answer = |code: u16, status: &str, body: &'static str| {
         let answer = http::Response::builder().status(code).header("content-type", "application/grpc");
         let answer = if status.is_empty() { answer } else { answer.header("grpc-status", status) };
         answer.body(body.to_owned()).unwrap()
     };
     let cases = [
-        ("no trailers", answer(200, "", "\0\0\0\0\0"), InBackground),
-        ("no message", answer(200, "0", ""), InBackground),
-        ("half a message", answer(200, "", "\0\0\0\0\u{9}abc"), InBackground),
-        ("no such message", answer(200, "", "\0\0\0\0\u{3}abc"), InBackground),
-        ("a giant", answer(200, "", "\0\u{7f}\u{7f}\u{7f}\u{7f}"), InBackground),
-        ("another server", answer(404, "", ""), InBackground),
-        ("the driver's word", answer(200, "3", ""), Infeasible),
+        ("no trailers", answer(200, "", "\0\0\0\0\0"), Code::Unavailable),
+        ("no message", answer(200, "0", ""), Code::Unavailable),
+        ("half a message", answer(200, "", "\0\0\0\0\u{9}abc"), Code::Unavailable),
+        ("no such message", answer(200, "", "\0\0\0\0\u{3}abc"), Code::Unavailable),
+        ("a giant", answer(200, "", "\0\u{7f}\u{7f}\u{7f}\u{7f}"), Code::Unavailable),
+        ("another server", answer(404, "", ""), Code::Unavailable),
+        ("the driver's word", answer(200, "3", ""), Code::InvalidArgument),
     ];
     for (case, answer, wanted) in cases {
         let root = tempfile::tempdir().unwrap();
@@ -124,7 +123,7 @@ async fn a_failure_of_the_transport_leaves_the_outcome_open() {
         });
         let driver = Driver::connect(socket.to_str().unwrap(), Settings::default()).unwrap();
         let failure = driver.create_volume(create("a")).await.unwrap_err();
-        assert_eq!(failure.creating(), wanted, "{case}: {failure}");
+        assert_eq!(failure.code, wanted, "{case}: {failure}");
     }
 }
 

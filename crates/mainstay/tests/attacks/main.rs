@@ -1,5 +1,5 @@
 //! Attacks that once worked, against the real program over real connections. One file per attack; the table in
-//! `docs/robustness.md` ("Attacks") names the test of each.
+//! `docs/quality/robustness.md` ("Attacks") names the test of each.
 
 mod clients;
 mod full_etcd;

@@ -116,7 +116,7 @@ async fn a_damaged_mark_is_reported_and_a_store_behind_its_mark_is_refused() {
         match serve(data.path()).await {
             Ok(served) => {
                 assert!(served.maps == truth, "{what}: something else is served");
-                let said = served.said.iter().any(|line| line.contains("store.mark cannot be read: "));
+                let said = served.said.iter().any(|line| line.contains("store.mark cannot be read; "));
                 assert_eq!(said, expected == Mark::Said, "{what}: {:?}", served.said);
                 assert!(expected != Mark::Believed, "{what}: it is served");
                 assert_eq!(std::fs::read(at("store.mark")).unwrap(), whole, "{what}: the mark is as it was again");
@@ -142,7 +142,7 @@ async fn a_damaged_mark_is_reported_and_a_store_behind_its_mark_is_refused() {
     std::fs::create_dir(at("store.mark")).unwrap();
     let served = serve(data.path()).await.expect("it is said, and stops nobody");
     assert!(served.maps == truth);
-    assert!(served.said.iter().any(|line| line.contains("store.mark cannot be read: ")), "{:?}", served.said);
+    assert!(served.said.iter().any(|line| line.contains("store.mark cannot be read; ")), "{:?}", served.said);
 }
 
 /// What happens to the mark.
@@ -155,7 +155,7 @@ enum Mark {
     Believed,
 }
 
-/// A mark as `crates/store/FORMAT.md` describes it.
+/// A mark as `docs/design/store.md` describes it.
 fn mark(version: u32, revision: u64) -> Vec<u8> {
     let mut bytes = version.to_le_bytes().to_vec();
     bytes.extend(revision.to_le_bytes());

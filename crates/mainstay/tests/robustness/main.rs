@@ -1,6 +1,6 @@
 //! The program as a process: killed at any moment, on a full disk, on damaged files, under overload.
 //!
-//! These runs are short. `docs/robustness.md` says which variables make them long.
+//! These runs are short. `docs/quality/robustness.md` says which variables make them long.
 
 mod damage;
 mod disk;

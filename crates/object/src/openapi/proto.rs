@@ -6,7 +6,7 @@
 use crate::value::Key;
 use crate::{Map, Value};
 
-/// Encodes a document of [`super::v2`].
+/// Encodes a document of [`mod@super::v2`].
 pub fn encode(document: &Value) -> Vec<u8> {
     let mut out = Message::default();
     out.text(1, document.get("swagger"));

@@ -37,7 +37,7 @@ pub const STORAGE_PROVISIONERS: [&str; 2] =
 /// Annotation of a claim: the node selected for its first pod. Provisioning may begin.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// Annotation of a claim: the uid of a volume that was deleted while it was being bound to the claim.
-pub const WITHDRAWN: &str = "mainstay.dev/withdrawn-volume";
+pub const WITHDRAWN: &str = object::well_known::WITHDRAWN_VOLUME;
 /// Annotation of a volume whose file system is still to be expanded: the size before.
 pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
 

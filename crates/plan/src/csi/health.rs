@@ -11,9 +11,9 @@ use object::access::{Access, name, terminating, uid};
 use object::{Value, condition, json};
 
 /// The condition of a claim, the reason in the status of a PV, and the reason of events.
-pub const MISSING: &str = "VolumeDataMissing";
+pub const MISSING: &str = object::well_known::VOLUME_DATA_MISSING;
 /// The reason of events when the data is available again.
-pub const FOUND: &str = "VolumeDataFound";
+pub const FOUND: &str = object::well_known::VOLUME_DATA_FOUND;
 
 /// The handle of a volume that the driver must have. `None` for volumes of other drivers, and for volumes that the
 /// provisioner may be deleting: their data may be deleted before their PV.

@@ -10,14 +10,14 @@ use super::journal::PendingDeletion;
 use super::{Event, FINALIZER, MIGRATED_TO, PROVISIONED_BY, annotation, csi_source, migration, secret};
 use object::access::{Access, name, terminating, uid};
 use object::kinds::volumes::class_of;
-use object::{Value, json};
+use object::{Value, json, well_known};
 
 /// Annotation on a PV: its uid and the claim that it was provisioned for or bound to in this cluster.
-pub const RECORD: &str = "mainstay.dev/provisioned";
+pub const RECORD: &str = well_known::PROVISIONED;
 /// Annotation on a PV: the user's confirmation that its data is to be deleted; the value is the volume handle.
-pub const CONFIRM: &str = "mainstay.dev/confirm-delete";
+pub const CONFIRM: &str = well_known::CONFIRM_DELETE;
 /// The reason in a PV's status for keeping the data.
-pub const UNCONFIRMED: &str = "DeletionUnconfirmed";
+pub const UNCONFIRMED: &str = well_known::DELETION_UNCONFIRMED;
 
 /// What is known about a volume of one of our drivers.
 #[derive(Clone, Copy, Debug)]

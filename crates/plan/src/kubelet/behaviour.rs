@@ -4,10 +4,10 @@ use jiff::SignedDuration;
 use object::Value;
 use object::access::Access;
 
-pub const PREFIX: &str = "sim.mainstay.dev/";
+pub const PREFIX: &str = object::well_known::SIMULATION_PREFIX;
 /// On a Node: `true` takes the node down. It is not read from pods: a pod's annotations affect that pod only,
 /// because whoever may create a pod must not be able to stop the pods of others.
-pub const DOWN: &str = "sim.mainstay.dev/down";
+pub const DOWN: &str = object::well_known::SIMULATED_DOWN;
 /// Annotations that earlier versions read from pods to take the pod's node down.
 const NODE_FAULTS: [&str; 2] = ["node-down", "down"];
 
@@ -214,9 +214,11 @@ mod tests {
 
     #[test]
     fn every_annotation_is_documented() {
-        let page = include_str!("../../../../docs/simulated-nodes.md");
+        let page = include_str!("../../../../docs/guides/nodes.md");
         for name in ANNOTATIONS.map(|(name, _)| format!("{PREFIX}{name}")).into_iter().chain([DOWN.to_owned()]) {
-            assert!(page.contains(&format!("| `{name}` |")), "docs/simulated-nodes.md does not name {name}");
+            assert!(page.contains(&format!("| `{name}` |")), "docs/guides/nodes.md does not name {name}");
+            let is_known = object::well_known::ANNOTATIONS.iter().any(|known| known.name == name);
+            assert!(is_known, "object::well_known does not have {name}");
         }
     }
 

@@ -87,7 +87,8 @@ pub fn plan(seen: &Seen, now: Timestamp) -> PodPlan {
     let pod = seen.pod;
     let (behaviour, complaints) = Behaviour::of(pod);
     let mut plan = PodPlan::default();
-    plan.warnings.extend(complaints.into_iter().map(|why| PodEvent::warning("InvalidSimulation", why)));
+    plan.warnings
+        .extend(complaints.into_iter().map(|why| PodEvent::warning(object::well_known::INVALID_SIMULATION, why)));
     let config = config::trouble(pod, seen.configs);
     let around = Around {
         pod,

@@ -26,7 +26,7 @@ pub const FINALIZER: &str = "kubernetes.io/pv-controller";
 pub const EXTERNAL_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
 /// The reason of events about data that was deleted.
-pub const DATA_DELETED: &str = "VolumeDataDeleted";
+pub const DATA_DELETED: &str = object::well_known::VOLUME_DATA_DELETED;
 
 /// The merge patch that corrects a volume's finalizers and its migration annotation.
 pub fn upkeep(volume: &Value, plugins: &Plugins) -> Option<Value> {

@@ -251,7 +251,7 @@ fn contest(claim: &str) -> Event {
          claim. Give the claim template or one of the sets another name; once one of the two sets is gone, the policy of the other \
          holds for all claims of these names"
     );
-    Event { warning: true, reason: "ContestedClaim", message }
+    Event { warning: true, reason: object::well_known::CONTESTED_CLAIM, message }
 }
 
 /// A new claim of a replica. It has its owner from the beginning, because the set may be deleted at any moment. If

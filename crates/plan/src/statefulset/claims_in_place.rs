@@ -53,10 +53,12 @@ impl<'a> Planner<'a> {
             return progress;
         }
         let update = &self.revisions.update;
-        let can_change = self.obstacle(ordinal).is_none();
+        // A replica whose lost claims this plan creates counts as begun from the next plan on. Until then the budget does not know it.
+        let is_provided = self.provided.contains(&ordinal);
+        let can_change = !is_provided && self.obstacle(ordinal).is_none();
         for template in &self.set.claim_templates {
             let Some(claim) = self.claims.get(self.set, ordinal, template) else {
-                if self.provided.contains(&ordinal) {
+                if is_provided {
                     let claim = self.set.claim_name(template, ordinal);
                     let why = "it is being created".to_owned();
                     progress.begun = true;
@@ -115,43 +117,55 @@ impl<'a> Planner<'a> {
 
     /// Writes the claims of a replica that are at another revision, within the allowance. A volume cannot shrink again.
     /// So if one of several claims grows or changes its attributes class, the server first checks all of them (dry
-    /// run). A single claim needs no check: its apply succeeds or fails as a whole.
+    /// run), also those that a later plan writes. A single claim needs no check: its apply succeeds or fails as a
+    /// whole.
     fn apply_claims(&mut self, ordinal: i64, pod: &str, revision: &Revision, with_pod: bool) -> Vec<Action> {
         let (set, claims) = (self.set, self.claims);
-        let stale = claims.stale(set, ordinal, revision);
-        let admitted = stale.map_while(|(template, claim)| {
-            let patch = self.output.admit(|| patch(set, template, claim, ordinal, revision))?;
-            Some((patch, claim))
-        });
-        let admitted: Vec<(Value, &Value)> = admitted.collect();
-        let is_checked = admitted.len() > 1 && admitted.iter().any(|(patch, claim)| changes_volume(patch, claim));
+        let build = |template: &Value, claim: &Value| patch(set, template, claim, ordinal, revision);
+        let mut stale = claims.stale(set, ordinal, revision).peekable();
+        let mut patches = Vec::new();
+        while let Some((template, claim)) = stale.peek().copied() {
+            let Some(patch) = self.output.admit(|| build(template, claim)) else { break };
+            patches.push((patch, claim));
+            stale.next();
+        }
+        let written = patches.len();
+        let grows = patches.iter().any(|(patch, claim)| changes_volume(patch, claim));
+        if grows {
+            patches.extend(stale.map(|(template, claim)| (build(template, claim), claim)));
+        }
+        let is_checked = grows && patches.len() > 1;
         let mut actions = Vec::new();
-        for (patch, claim) in admitted {
+        for (at, (patch, claim)) in patches.into_iter().enumerate() {
             let (pod, class) = (pod.to_owned(), storage_class(claim).to_owned());
             if is_checked {
                 let (patch, pod, class) = (patch.clone(), pod.clone(), class.clone());
                 actions.push(Action::CheckClaim { patch, pod, with_pod, class });
             }
-            actions.push(Action::ApplyClaim { patch, pod, with_pod, class });
+            if at < written {
+                actions.push(Action::ApplyClaim { patch, pod, with_pod, class });
+            }
         }
         actions
     }
 
-    /// The actions on claims before a pod is created at a revision. The error is a claim whose owners must change
-    /// first.
+    /// The writes of claims that a pod needs before it is created at a revision. The error is a claim whose owners
+    /// change in this plan. It is searched before any write is counted against the allowance, because every
+    /// counted write must be in the plan.
     pub(super) fn claims_for_creation(&mut self, ordinal: i64, revision: &Revision) -> Result<Vec<Action>, Held> {
         let set = self.set;
         let pod = set.pod_name(ordinal);
+        let is_applied = set.claims_in_place && revision.tells_of_claims();
+        if is_applied {
+            let mut stale = self.claims.stale(set, ordinal, revision).map(|(_, claim)| claim);
+            if let Some(claim) = stale.find(|claim| self.reowned.contains(name(claim))) {
+                return Err(Wait::of(claim, "ClaimChanging", "its owners are changed first".to_owned()).held(pod));
+            }
+        }
         let mut actions = self.create_claims(ordinal, revision, true);
-        if !set.claims_in_place || !revision.tells_of_claims() {
-            return Ok(actions);
+        if is_applied {
+            actions.extend(self.apply_claims(ordinal, &pod, revision, true));
         }
-        let mut stale = self.claims.stale(set, ordinal, revision).map(|(_, claim)| claim);
-        let changing = stale.find(|claim| self.reowned.contains(name(claim)));
-        if let Some(claim) = changing {
-            return Err(Wait::of(claim, "ClaimChanging", "its owners are changed first".to_owned()).held(pod));
-        }
-        actions.extend(self.apply_claims(ordinal, &pod, revision, true));
         Ok(actions)
     }
 
@@ -175,7 +189,7 @@ impl<'a> Planner<'a> {
                 wait.why,
                 advice(false)
             );
-            self.plan.events.push(Event { warning: true, reason: "ClaimNotReady", message });
+            self.plan.events.push(Event { warning: true, reason: object::well_known::CLAIM_NOT_READY, message });
         }
         self.plan.held.push(wait.held(pod.to_owned()));
     }

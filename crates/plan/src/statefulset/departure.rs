@@ -6,9 +6,9 @@ use object::Value;
 use object::access::{Access, name, namespace, terminating, uid};
 
 /// The reason of events about claims that are gone.
-pub const DELETED: &str = "ClaimDeleted";
+pub const DELETED: &str = object::well_known::CLAIM_DELETED;
 /// The reason of events about claims that were deleted while a pod uses them.
-pub const DELETED_IN_USE: &str = "ClaimDeletedInUse";
+pub const DELETED_IN_USE: &str = object::well_known::CLAIM_DELETED_IN_USE;
 
 /// At most so many names are in one event.
 const NAMES_MAX: usize = 5;

@@ -158,7 +158,7 @@ impl<'a> Set<'a> {
                 "the ordinals {start} to {last} exceed the maximum of {ORDINAL_MAX}: lower spec.ordinals.start or \
                  spec.replicas"
             );
-            ("UnusableOrdinals", why)
+            (object::well_known::UNUSABLE_ORDINALS, why)
         } else {
             return None;
         };

@@ -10,7 +10,7 @@ use object::{Value, condition, json};
 
 const PROGRESSING: &str = "Progressing";
 /// Whether the claims of all replicas are at the update revision.
-const CLAIMS_UPDATED: &str = "VolumeClaimsUpdated";
+const CLAIMS_UPDATED: &str = object::well_known::VOLUME_CLAIMS_UPDATED;
 const CLAIM_REFUSED: &str = "ClaimUpdateFailed";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

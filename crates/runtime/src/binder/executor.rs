@@ -2,8 +2,9 @@
 
 use super::Control;
 use super::informers::Kind;
-use crate::api::{ApiError, Resource};
-use crate::cache::Key;
+use kit::api::{ApiError, Resource};
+use kit::backoff::Backoff;
+use kit::cache::Key;
 use object::access::{Access, name, terminating, uid};
 use object::{Value, json};
 use plan::bind::{self, Action, Plan, Target};
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How often to check whether pods still use a volume that is to be recycled. Recycling is deprecated and rare.
 const PODS_PAUSE: Duration = Duration::from_secs(15);
+/// Backoff of operations on a volume that failed.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(500), max: Duration::from_secs(122) };
 
 /// What happens to a key after its reconcile.
 pub enum Flow {
@@ -266,7 +269,7 @@ impl Control {
         volume: &Value,
         written: &mut Written,
     ) -> Result<Option<Flow>, ApiError> {
-        if let Some(left) = self.backoff().left(&crate::cache::key(claim), uid(claim)) {
+        if let Some(left) = self.backoff.remaining(&kit::cache::key(claim), uid(claim)) {
             return Ok(Some(Flow::Later(left)));
         }
         if let Some(node) = node {
@@ -303,8 +306,8 @@ impl Control {
         failed: impl Fn(&Value, &str) -> Plan,
         written: &mut Written,
     ) -> Result<Option<Flow>, ApiError> {
-        let key = crate::cache::key(object);
-        if let Some(left) = self.backoff().left(&key, uid(object)) {
+        let key = kit::cache::key(object);
+        if let Some(left) = self.backoff.remaining(&key, uid(object)) {
             return Ok(Some(Flow::Later(left)));
         }
         let started = Instant::now();
@@ -312,7 +315,7 @@ impl Control {
         self.figures.own_operation(operation, started.elapsed(), result.is_ok());
         match result {
             Ok(()) => {
-                self.backoff().forget(&key);
+                self.backoff.forget(&key);
                 if operation == "volume_provision" {
                     self.record_event(&provisioned(object));
                 } else {
@@ -325,7 +328,7 @@ impl Control {
                 Ok(None)
             }
             Err(error) => {
-                let pause = self.backoff().fail(&key, uid(object));
+                let pause = self.backoff.failed(&key, uid(object), |failures| BACKOFF.after(failures));
                 tracing::warn!(operation, name = %key.1, error, ?pause, "an operation on a volume failed; retrying");
                 self.apply_patches(failed(object, &error), written).await?;
                 Ok(Some(Flow::Later(pause)))

@@ -1,6 +1,6 @@
 //! Metrics about volumes and claims, with the names that kube-controller-manager uses.
 
-use crate::cache::{Key, key};
+use kit::cache::{Key, key};
 use object::Value;
 use object::access::{Access, uid};
 use object::kinds::volumes::class_of;
@@ -15,31 +15,31 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Made {
     plugin_name: String,
     volume_mode: String,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfClass {
     storage_class: String,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfNamespace {
     namespace: String,
     storage_class: String,
     volume_attributes_class: String,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Operation {
     plugin_name: String,
     operation_name: &'static str,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OwnOperation {
     volume_plugin: &'static str,
     operation_name: &'static str,
@@ -107,6 +107,21 @@ impl Default for Figures {
 }
 
 impl Figures {
+    /// See `crate::Metrics::with_samples`.
+    pub(crate) fn add_samples(&self) {
+        drop(self.volumes.get_or_create(&Made::default()));
+        for family in [&self.bound_volumes, &self.unbound_volumes] {
+            drop(family.get_or_create(&OfClass::default()));
+        }
+        for family in [&self.bound_claims, &self.unbound_claims] {
+            drop(family.get_or_create(&OfNamespace::default()));
+        }
+        drop(self.operations.get_or_create(&Operation::default()));
+        drop(self.errors.get_or_create(&Operation::default()));
+        drop(self.older_errors.get_or_create(&Operation::default()));
+        drop(self.own_operations.get_or_create(&OwnOperation::default()));
+    }
+
     pub fn register(&self, registry: &mut Registry) {
         let volumes = "pv_collector_total_pv_count";
         registry.register(volumes, "Volumes by plugin and volume mode", self.volumes.clone());
@@ -117,8 +132,7 @@ impl Figures {
         registry.register("pv_collector_unbound_pvc_count", "Claims that are not bound", self.unbound_claims.clone());
         registry.register(
             "volume_operation_total_seconds",
-            "Seconds from requesting a volume until its claim is bound (provision), and from releasing a volume until it \
-             is deleted (delete)",
+            "Seconds from the request for a volume until its claim is bound (provision) or the volume is deleted (delete)",
             self.operations.clone(),
         );
         let help = "Operations on volumes that failed";

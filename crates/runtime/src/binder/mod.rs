@@ -7,7 +7,6 @@
 //! skip it, and the volume's own reconcile waits. This is for speed and order only; the preconditions of the writes
 //! guarantee that no two claims get one volume.
 
-mod backoff;
 mod directories;
 mod executor;
 mod figures;
@@ -16,16 +15,15 @@ mod informers;
 pub use directories::{Directories, OfMachine, Work};
 pub use figures::Figures;
 
-use crate::api::{Api, ApiError};
-use crate::cache::Key;
 use crate::controllers::ControllerContext;
-use crate::events::{EventSubject, Events};
-use crate::namespace_scope::NamespaceScope;
-use crate::queue::Queue;
-use crate::worker;
-use backoff::ObjectBackoff;
 use executor::Flow;
 use informers::{Held, Informers};
+use kit::api::{Api, ApiError};
+use kit::cache::Key;
+use kit::events::{EventSubject, Events};
+use kit::queue::Queue;
+use kit::worker;
+use kit::{KeyedBackoff, NamespaceScope};
 use object::Value;
 use object::access::{Access, uid};
 use plan::bind::{self, Event, Plan, Target, Waiting, Wanted};
@@ -42,7 +40,7 @@ const REMIND_AFTER: Duration = Duration::from_secs(30 * 60);
 
 /// Runs the binder until the controller context stops.
 pub async fn run(context: ControllerContext) {
-    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
+    let queue = Arc::new(Queue::new(context.metrics.kit.queue(context.name)));
     let figures = context.metrics.volumes.clone();
     figures.start_over();
     let informers = Arc::new(Informers::new(queue.clone()));
@@ -63,7 +61,7 @@ pub async fn run(context: ControllerContext) {
         queue: queue.clone(),
         waiting: Mutex::default(),
         reported: Mutex::default(),
-        backoff: Mutex::default(),
+        backoff: KeyedBackoff::default(),
     });
     worker::run_with(context, queue, sources, WORKERS, move |key| {
         let control = control.clone();
@@ -83,7 +81,7 @@ struct Control {
     queue: Arc<Queue<Key>>,
     waiting: Mutex<Waiting<Key>>,
     reported: Mutex<HashMap<Key, Reported>>,
-    backoff: Mutex<ObjectBackoff>,
+    backoff: KeyedBackoff<Key>,
 }
 
 /// The last events of an object, and when they were recorded. An unchanged event is not repeated before `REMIND_AFTER`.
@@ -181,7 +179,7 @@ impl Control {
 
     /// Records events that are new for an object, or still true after `REMIND_AFTER`.
     fn record_changed_events(&self, object: &Value, plan: &Plan) {
-        let key = crate::cache::key(object);
+        let key = kit::cache::key(object);
         let mut all = self.reported();
         if plan.events.is_empty() {
             all.remove(&key);
@@ -210,7 +208,7 @@ impl Control {
 
     fn forget(&self, key: &Key) {
         self.reported().remove(key);
-        self.backoff().forget(key);
+        self.backoff.forget(key);
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting<Key>> {
@@ -218,8 +216,5 @@ impl Control {
     }
     fn reported(&self) -> MutexGuard<'_, HashMap<Key, Reported>> {
         self.reported.lock().expect("no panic happens under this lock")
-    }
-    fn backoff(&self) -> MutexGuard<'_, ObjectBackoff> {
-        self.backoff.lock().expect("no panic happens under this lock")
     }
 }

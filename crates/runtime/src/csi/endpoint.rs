@@ -1,6 +1,6 @@
 //! The value of `--csi`: the socket of a driver, and options for it.
 
-use crate::backoff::Backoff;
+use kit::backoff::Backoff;
 use plan::csi::Options;
 use std::time::Duration;
 

@@ -7,7 +7,7 @@
 //! precondition, so that a late one cannot restore a removed entry.
 
 use super::drivers::Drivers;
-use crate::api::{Api, ApiError, Resource};
+use kit::api::{Api, ApiError, Resource};
 use object::access::{Access, uid};
 use object::{Map, Value, json};
 use plan::csi::journal::{Entry, PendingDeletion};

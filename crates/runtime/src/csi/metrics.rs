@@ -8,24 +8,24 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use std::time::Duration;
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Provisioned {
     class: String,
     source: &'static str,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Deleted {
     class: String,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Changed {
     driver_name: String,
     grpc_status_code: String,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfDriver {
     driver_name: String,
 }
@@ -117,6 +117,23 @@ impl Metrics {
         ] {
             registry.register(name, help, gauge.clone());
         }
+    }
+
+    /// See `crate::Metrics::with_samples`.
+    pub(crate) fn add_samples(&self) {
+        self.calls.add_samples();
+        for family in [&self.provisions, &self.provision_failures] {
+            drop(family.get_or_create(&Provisioned::default()));
+        }
+        drop(self.provision_seconds.get_or_create(&Provisioned::default()));
+        for family in [&self.deletions, &self.deletion_failures] {
+            drop(family.get_or_create(&Deleted::default()));
+        }
+        drop(self.deletion_seconds.get_or_create(&Deleted::default()));
+        for family in [&self.expand_failures, &self.modify_failures] {
+            drop(family.get_or_create(&Changed::default()));
+        }
+        drop(self.volumes_data_missing.get_or_create(&OfDriver::default()));
     }
 
     /// `took`: the time since the first attempt.

@@ -3,7 +3,6 @@
 //!
 //! `plan::csi` decides; this module has the caches, the journal and the calls to drivers.
 
-mod attempts;
 mod capacity;
 mod drivers;
 mod endpoint;
@@ -24,8 +23,8 @@ pub use plan::csi::reclaim::{CONFIRM, RECORD};
 pub use provisioner::run as run_provisioner;
 pub use resizer::run as run_resizer;
 
-use crate::api::Resource;
-use crate::events::{EventSubject, Events};
+use kit::api::Resource;
+use kit::events::{EventSubject, Events};
 use object::Value;
 use object::access::{name, namespace, uid};
 use plan::csi::Event;

@@ -1,16 +1,16 @@
 //! The resizer and modifier: expands volumes and changes their attributes, as their claims request.
 
-use super::attempts::Attempts;
 use super::drivers::{Drivers, Known};
 use super::metrics::Metrics;
 use super::{attributes_classes, claims, record_event, secrets, volumes};
-use crate::api::{Api, ApiError, Resource};
-use crate::cache::{Cache, Index, Key, key};
-use crate::controllers::{Clock, ControllerContext};
-use crate::events::Events;
-use crate::queue::Queue;
-use crate::worker::{self, Source};
+use crate::controllers::ControllerContext;
 use jiff::Timestamp;
+use kit::api::{Api, ApiError, Resource};
+use kit::cache::{Cache, Index, Key, key};
+use kit::events::Events;
+use kit::queue::Queue;
+use kit::worker::{self, Source};
+use kit::{Clock, KeyedBackoff};
 use object::Value;
 use object::access::{Access, name, namespace, uid};
 use plan::csi::modify::{self, Modification};
@@ -30,7 +30,7 @@ pub async fn run(context: ControllerContext) {
         return;
     }
     let control = Arc::new(Control::new(&context));
-    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
+    let queue = Arc::new(Queue::new(context.metrics.kit.queue(context.name)));
     let work = control.clone();
     let worker = worker::run_with(context.clone(), queue.clone(), control.sources(), WORKERS, move |key| {
         let control = work.clone();
@@ -61,7 +61,7 @@ struct Control {
     /// Claims by the VolumeAttributesClass that they request.
     wishes: Index,
     memories: Mutex<HashMap<Key, Memories>>,
-    attempts: Attempts<(Key, &'static str)>,
+    attempts: KeyedBackoff<(Key, &'static str)>,
     claims: Resource,
     volumes: Resource,
 }
@@ -107,7 +107,7 @@ impl Control {
             volume_cache: Cache::default(),
             class_cache: Cache::default(),
             memories: Mutex::default(),
-            attempts: Attempts::new(),
+            attempts: KeyedBackoff::default(),
             claims: claims(),
             volumes: volumes(),
         }
@@ -182,19 +182,16 @@ impl Control {
     ) -> Again {
         let place = (key.clone(), "resize");
         let basis = expansion.bytes.to_string();
-        if let Some(wait) = self.attempts.wait(&place, &basis) {
+        if let Some(wait) = self.attempts.remaining(&place, &basis) {
             return Ok(Some(wait));
         }
         // A new version of the driver may have other capabilities.
         let driver = match known.remote.about().await {
             Ok(driver) => driver,
             Err(failure) => {
-                return Ok(Some(self.attempts.failed(
-                    &place,
-                    &basis,
-                    &known.backoff,
-                    failure.code == Code::Unavailable,
-                )));
+                return Ok(Some(self.attempts.failed(&place, &basis, |failures| {
+                    known.backoff.after(failures, failure.code == Code::Unavailable)
+                })));
             }
         };
         let claim = self.mark(claim, expansion.mark).await?;
@@ -251,7 +248,7 @@ impl Control {
         change: Modification,
     ) -> Again {
         let place = (key.clone(), "modify");
-        if let Some(wait) = self.attempts.wait(&place, &change.class) {
+        if let Some(wait) = self.attempts.remaining(&place, &change.class) {
             return Ok(Some(wait));
         }
         let claim = self.mark(claim, change.mark).await?;
@@ -308,7 +305,9 @@ impl Control {
             return Ok(None);
         }
         let is_away = attempt.code == Some(Code::Unavailable);
-        let wait = self.attempts.failed(&attempt.place, &attempt.basis, &attempt.known.backoff, is_away);
+        let wait = self
+            .attempts
+            .failed(&attempt.place, &attempt.basis, |failures| attempt.known.backoff.after(failures, is_away));
         let rest = rests_until.map(|until| left(until, (self.clock)()));
         Ok(Some(rest.unwrap_or(wait)))
     }

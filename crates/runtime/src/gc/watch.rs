@@ -1,12 +1,13 @@
 //! Feeds the graph: one watch per resource, for as long as it is served.
 
 use super::Collector;
-use crate::api::Resource;
-use crate::cache::shared;
-use crate::discovery::Served;
-use crate::watcher::{self, Event};
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kit::Relist;
+use kit::api::Resource;
+use kit::cache::shared;
+use kit::discovery::Served;
+use kit::watcher::{self, Event};
 use plan::gc::{Fact, GraphEvent, OwnerRef, Place, Uid};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -149,8 +150,7 @@ struct GraphFeed<'a> {
     api_version: Arc<str>,
     /// Objects of this resource in the graph.
     known: HashSet<Uid>,
-    /// Objects of a list that is being received; other known objects were deleted without an event.
-    fresh: Option<HashSet<Uid>>,
+    relist: Relist<Uid>,
 }
 
 impl GraphFeed<'_> {
@@ -160,23 +160,20 @@ impl GraphFeed<'_> {
             api_version: resource.api_version().into(),
             resource,
             known: HashSet::new(),
-            fresh: None,
+            relist: Relist::default(),
         }
     }
 
     fn write(&mut self, change: Event<ObjectMeta>) {
         match change {
-            Event::Init => self.fresh = Some(HashSet::new()),
+            Event::Init => self.relist.begin(),
             Event::Apply(metadata) => {
                 let fact = self.fact(metadata);
                 self.known.insert(fact.uid.clone());
                 self.note_definition(&fact.place.name, false);
-                let event = match &mut self.fresh {
-                    Some(fresh) => {
-                        fresh.insert(fact.uid.clone());
-                        GraphEvent::Listed(fact)
-                    }
-                    None => GraphEvent::Seen(fact),
+                let event = match self.relist.applied(&fact.uid) {
+                    true => GraphEvent::Listed(fact),
+                    false => GraphEvent::Seen(fact),
                 };
                 self.collector.apply([event]);
             }
@@ -187,11 +184,11 @@ impl GraphFeed<'_> {
                 self.gone([uid], version.unwrap_or(0));
             }
             Event::InitDone => {
-                if let Some(fresh) = self.fresh.take() {
-                    let gone: Vec<Uid> = self.known.difference(&fresh).cloned().collect();
-                    self.known = fresh;
-                    self.gone(gone, 0);
+                let gone = self.relist.missing(&self.known);
+                for uid in &gone {
+                    self.known.remove(uid);
                 }
+                self.gone(gone, 0);
             }
         }
     }

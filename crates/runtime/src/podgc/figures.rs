@@ -6,13 +6,13 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Removal {
     namespace: String,
     reason: &'static str,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Detachment {
     reason: &'static str,
 }
@@ -42,6 +42,14 @@ impl Figures {
             "VolumeAttachments that were deleted because their node is lost, by reason",
             self.detachments.clone(),
         );
+    }
+
+    /// See `crate::Metrics::with_samples`.
+    pub(crate) fn add_samples(&self) {
+        for family in [&self.removals, &self.errors] {
+            drop(family.get_or_create(&Removal::default()));
+        }
+        drop(self.detachments.get_or_create(&Detachment::default()));
     }
 
     pub fn removed(&self, namespace: &str, reason: Reason, failed: bool) {

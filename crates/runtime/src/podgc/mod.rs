@@ -1,18 +1,19 @@
 //! The pod garbage collector: deletes pods that no kubelet will delete, and detaches the volumes of lost
 //! nodes. `plan::podgc` decides which.
 //!
-//! A work key is a node (`""`, name), a pod that was never scheduled (namespace, name), or [`ENDED`] for the threshold of ended pods.
+//! A work key is a node (`""`, name), a pod that was never scheduled (namespace, name), or [`ended_key`] for the threshold of ended pods.
 
 mod figures;
 
 pub use figures::Figures;
 
-use crate::api::{Api, ApiError, Resource};
-use crate::cache::{Cache, Index, Key, key};
-use crate::controllers::{Clock, ControllerContext};
-use crate::worker::{self, ReconcileResult, Source};
+use crate::controllers::ControllerContext;
 use futures::StreamExt;
 use jiff::SignedDuration;
+use kit::Clock;
+use kit::api::{Api, ApiError, Resource};
+use kit::cache::{Cache, Index, Key, key};
+use kit::worker::{self, ReconcileResult, Source};
 use object::access::{Access, name, namespace, terminating, uid};
 use object::{Value, json};
 use plan::podgc::{self, NodeState, Reason, Step};
@@ -133,6 +134,14 @@ struct PodCollector {
     missing: Mutex<HashMap<Key, Instant>>,
 }
 
+/// What came of a removal that did not fail.
+enum Removal {
+    /// The pod's deletion was requested.
+    Tried,
+    /// The pod had changed before its status was written, so its deletion was not requested.
+    Outdated,
+}
+
 impl PodCollector {
     async fn sync(&self, key: &Key) -> Result<ReconcileResult, ApiError> {
         if *key == ended_key() {
@@ -201,14 +210,17 @@ impl PodCollector {
     async fn remove_all(&self, pods: Vec<Arc<Value>>, reason: Reason) -> Result<(), ApiError> {
         let removals = pods.into_iter().map(|pod| async move {
             let result = self.remove(&pod, reason).await;
-            self.figures.removed(namespace(&pod), reason, result.is_err());
-            result
+            // Without a deletion nothing was tried: the watch reports the newer pod, and it is handled then.
+            if !matches!(result, Ok(Removal::Outdated)) {
+                self.figures.removed(namespace(&pod), reason, result.is_err());
+            }
+            result.map(drop)
         });
         let results: Vec<_> = futures::stream::iter(removals).buffer_unordered(AT_ONCE).collect().await;
         results.into_iter().collect()
     }
 
-    async fn remove(&self, pod: &Value, reason: Reason) -> Result<(), ApiError> {
+    async fn remove(&self, pod: &Value, reason: Reason) -> Result<Removal, ApiError> {
         let (key, path) = (key(pod), self.resources.pods.object(namespace(pod), name(pod)));
         tracing::info!(namespace = %key.0, pod = %key.1, reason = reason.label(), "Force deleting a pod");
         if let Some(status) = podgc::final_status(pod, reason, (self.clock)()) {
@@ -217,7 +229,7 @@ impl PodCollector {
             let patch = json!({"metadata": {"uid": uid(pod), "resourceVersion": version}, "status": status});
             match self.api.strategic(&format!("{path}/status"), &patch).await {
                 Ok(pod) => self.pods.wrote(pod),
-                Err(error) => return unless_replaced(error),
+                Err(error) => return unless_replaced(error).map(|()| Removal::Outdated),
             }
         }
         let options = json!({
@@ -225,9 +237,9 @@ impl PodCollector {
         });
         match self.api.delete(&path, &options).await {
             Ok(answer) => self.pods.deleted(&key, uid(pod), answer),
-            Err(error) => return unless_replaced(error),
+            Err(error) => unless_replaced(error)?,
         }
-        Ok(())
+        Ok(Removal::Tried)
     }
 
     /// Deletes the attachments of a lost node whose volumes no pod there uses, so that the volumes can be attached to other nodes.

@@ -8,14 +8,15 @@ mod executor;
 mod informers;
 mod server_capabilities;
 
-use crate::api::{Api, ApiError, Resource};
-use crate::cache::{Key, key};
-use crate::controllers::{Clock, ControllerContext, Judge};
-use crate::events::{EventSubject, Events};
+use crate::controllers::{ControllerContext, Judge};
 use crate::growth::Growth;
 use crate::metrics::{Metrics, SetLabels};
-use crate::worker::{self, ReconcileResult};
 use informers::Informers;
+use kit::Clock;
+use kit::api::{Api, ApiError, Resource};
+use kit::cache::{Key, key};
+use kit::events::{EventSubject, Events};
+use kit::worker::{self, ReconcileResult};
 use object::access::{Access, name, namespace, uid};
 use object::{Gates, Value};
 use plan::statefulset::{self as planner, SetEvent, SetPlan};
@@ -207,7 +208,7 @@ fn slowed(set: &Value) -> SetEvent {
          room for other objects",
         name(set)
     );
-    SetEvent { warning: true, reason: "CreationSlowed", message }
+    SetEvent { warning: true, reason: object::well_known::CREATION_SLOWED, message }
 }
 
 fn resource(api_version: &str, kind: &str, plural: &str) -> Resource {

@@ -9,7 +9,7 @@ use csi::directory::{Gate, Order};
 use csi::v1::{CreateVolumeRequest, DeleteVolumeRequest};
 use object::access::{Access, name, uid};
 use object::{Value, json};
-use runtime::csi::{Endpoint, Pace};
+use runtime::csi::{DriverBackoff, Endpoint};
 
 const SECRET_NAME: &str = "csi.storage.k8s.io/provisioner-secret-name";
 const SECRET_NAMESPACE: &str = "csi.storage.k8s.io/provisioner-secret-namespace";
@@ -195,7 +195,7 @@ async fn a_journal_entry_that_may_be_written_is_not_reverted() {
     let storage = Storage::new(options()).await;
     let mut world = World::bare().await;
     // The retry is later than the time when finished entries leave the journal.
-    world.setup.drivers = vec![Endpoint { pace: Pace::default(), ..storage.endpoint() }];
+    world.setup.drivers = vec![Endpoint { backoff: DriverBackoff::default(), ..storage.endpoint() }];
     world.start(&everything());
     provisioned(&world, "Delete").await;
     until_settled(&world).await;

@@ -6,7 +6,7 @@ use crate::world::*;
 use csi::directory::{Call, DirectoryDriver, Faults, Gate, Options, Serving};
 use object::access::{Access, name, uid};
 use object::{Value, json};
-use runtime::csi::{Endpoint, Pace};
+use runtime::csi::{DriverBackoff, Endpoint};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ pub struct Storage {
 }
 
 /// Short backoffs, and long timeouts.
-pub fn pace() -> Pace {
-    Pace {
+pub fn backoff() -> DriverBackoff {
+    DriverBackoff {
         first: Duration::from_millis(5),
         longest: Duration::from_millis(50),
         longest_away: Duration::from_millis(20),
@@ -113,7 +113,7 @@ impl Storage {
     pub fn endpoint(&self) -> Endpoint {
         let socket = self.directory.path().join("csi.sock");
         let endpoint = Endpoint::parse(&socket.to_string_lossy()).expect("an endpoint");
-        Endpoint { pace: pace(), ..endpoint }
+        Endpoint { backoff: backoff(), ..endpoint }
     }
 
     /// The directory that the driver keeps a volume in.

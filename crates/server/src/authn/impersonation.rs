@@ -1,7 +1,8 @@
-//! Acting as somebody else: what `kubectl --as` sends, allowed by the verb `impersonate`.
+//! Impersonation: requests of `kubectl --as`, which need the verb `impersonate`.
 
 use super::{AUTHENTICATED, service_account_groups, service_account_name};
 use crate::attributes::{Attributes, User};
+use crate::request::percent_decoded;
 use http::HeaderMap;
 use object::Status;
 use std::collections::BTreeMap;
@@ -14,8 +15,8 @@ const AUTHENTICATION_GROUP: &str = "authentication.k8s.io";
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// The user that `caller` asks to be taken for, or `None` when no header asks for it. `allow` says whether the caller may do
-/// something, and gives the refusal.
+/// The impersonated user, or `None` without impersonation headers. `allow` checks a permission of the caller and
+/// returns the refusal.
 pub fn impersonate(
     headers: &HeaderMap,
     caller: &User,
@@ -28,7 +29,7 @@ pub fn impersonate(
     Ok(Some(asked.user()))
 }
 
-/// What the headers ask for.
+/// The content of the impersonation headers.
 #[derive(Debug, Default, PartialEq)]
 struct Asked {
     user: String,
@@ -47,7 +48,7 @@ impl Asked {
         };
         for name in headers.keys() {
             if let Some(key) = name.as_str().strip_prefix(EXTRA_PREFIX) {
-                asked.extra.insert(percent_decoded(key), texts(headers, name.as_str())?);
+                asked.extra.insert(decoded_key(key), texts(headers, name.as_str())?);
             }
         }
         if !asked.user.is_empty() {
@@ -59,7 +60,7 @@ impl Asked {
         Err(Status::bad_request("requested groups, a uid or extra fields without impersonating a user"))
     }
 
-    /// What the caller must be allowed to do.
+    /// The permissions that the caller needs.
     fn needs(&self) -> Vec<Attributes> {
         let impersonate = |group: &str, resource: &str, name: &str| Attributes {
             verb: "impersonate".to_owned(),
@@ -108,7 +109,7 @@ impl Asked {
     }
 }
 
-/// The namespace and name of an account, when `user` is an account's.
+/// Namespace and name of a ServiceAccount, if `user` is one.
 fn service_account(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     let fits = object::name::label(namespace).is_empty() && object::name::subdomain(name).is_empty();
@@ -125,23 +126,10 @@ fn texts(headers: &HeaderMap, name: &str) -> Result<Vec<String>, Status> {
     headers.get_all(name).iter().map(read).collect()
 }
 
-/// Header names hold few characters, so that clients write others as `%2f`. What does not decode is taken as it is.
-fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        rest = after;
-        if first != b'%' {
-            bytes.push(first);
-            continue;
-        }
-        let digits = after.get(..2).filter(|pair| pair.iter().all(u8::is_ascii_hexdigit));
-        let digits = digits.and_then(|pair| std::str::from_utf8(pair).ok());
-        let Some(byte) = digits.and_then(|pair| u8::from_str_radix(pair, 16).ok()) else { return text.to_owned() };
-        bytes.push(byte);
-        rest = &after[2..];
-    }
-    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+/// Decodes percent-encoding, which clients use for characters that are invalid in header names. Invalid encoding is
+/// kept unchanged.
+fn decoded_key(text: &str) -> String {
+    percent_decoded(text).unwrap_or_else(|| text.to_owned())
 }
 
 #[cfg(test)]
@@ -159,7 +147,7 @@ mod tests {
         headers
     }
 
-    /// The user that comes out, and what had to be allowed for it.
+    /// The resulting user, and the checked permissions.
     fn ask(pairs: &[(&str, &str)]) -> (Option<User>, Vec<String>) {
         let needs = RefCell::new(Vec::new());
         let allow = |_: &User, needed: &Attributes| {
@@ -225,7 +213,7 @@ mod tests {
     fn decoding_never_fails() {
         let cases = [("a%2fb", "a/b"), ("100%", "100%"), ("%zz", "%zz"), ("%ff", "%ff"), ("%+1", "%+1")];
         for (from, to) in cases {
-            assert_eq!(percent_decoded(from), to);
+            assert_eq!(decoded_key(from), to);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! all callers that wait at the same time.
 //!
 //! Every transaction also writes the key `head`. So if a read asks etcd for the version of `head`, no write that was
-//! acknowledged before has a greater revision. When the memory shows that revision, the read may continue. `ETCD.md`
+//! acknowledged before has a greater revision. When the memory shows that revision, the read may continue. `docs/design/etcd.md`
 //! covers deletions without `head`.
 
 use super::Inner;

@@ -1,4 +1,4 @@
-//! Keys and values in etcd. `ETCD.md` is the specification.
+//! Keys and values in etcd. `docs/design/etcd.md` is the specification.
 
 use super::wire::layout::{Head, Row};
 use crate::{Operation, Revision};
@@ -58,7 +58,7 @@ impl Layout {
         self.at("/head")
     }
 
-    /// Present while every transaction since it was written also wrote `head` (see `ETCD.md`, "Out of space").
+    /// Present while every transaction since it was written also wrote `head` (see `docs/design/etcd.md`, "Out of space").
     pub fn guard(&self) -> Bytes {
         self.at("/guard")
     }

@@ -1,5 +1,5 @@
 //! A store that several servers share. etcd keeps it, and each server holds all of it in memory, updated by a watch.
-//! `ETCD.md` specifies the keys and explains what is guaranteed across servers.
+//! `docs/design/etcd.md` specifies the keys and explains what is guaranteed across servers.
 
 mod barrier;
 mod client;

@@ -3,9 +3,9 @@
 #![allow(clippy::all, clippy::nursery, clippy::pedantic)] // Generated.
 
 pub mod rpc {
-    tonic::include_proto!("etcdserverpb");
+    include!("../../generated/etcdserverpb.rs");
 }
 
 pub mod layout {
-    tonic::include_proto!("layout");
+    include!("../../generated/layout.rs");
 }

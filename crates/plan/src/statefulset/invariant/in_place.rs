@@ -14,7 +14,7 @@ impl Judge<'_> {
     pub(super) fn claims(&self, plan: &SetPlan) -> Vec<String> {
         let mut broken = self.applies();
         let lanes = plan.stages.iter().flat_map(|stage| &stage.lanes);
-        broken.extend(lanes.flat_map(|lane| self.partial_growth(lane, plan.written.withheld)));
+        broken.extend(lanes.flat_map(|lane| self.partial_growth(lane)));
         broken.extend(self.ends());
         broken.extend(self.flights());
         broken
@@ -60,8 +60,8 @@ impl Judge<'_> {
     }
 
     /// A claim's volume changes only if all claims of its replica can follow: none of them is known to be refused, and the server was
-    /// asked about all of them in an earlier step. A plan that is cut off by its allowance asks only about the claims that it writes.
-    fn partial_growth(&self, lane: &Lane, withheld: bool) -> Vec<String> {
+    /// asked about all of them in an earlier step.
+    fn partial_growth(&self, lane: &Lane) -> Vec<String> {
         let (mut broken, mut checked) = (Vec::new(), BTreeSet::<&str>::new());
         for step in lane {
             for action in step {
@@ -77,7 +77,7 @@ impl Judge<'_> {
                         broken.push(format!("{} changes while {other_name} cannot", name(patch)));
                     }
                     let is_checked = [name(patch), other_name].iter().all(|it| checked.contains(it));
-                    if !(is_checked || contested || withheld) {
+                    if !(is_checked || contested) {
                         broken.push(format!("{} changes before the server was asked about {other_name}", name(patch)));
                     }
                 }

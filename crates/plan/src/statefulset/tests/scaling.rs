@@ -268,7 +268,7 @@ fn ordinals_beyond_the_maximum_are_reported() {
     start(&mut world, 2_147_483_646);
     let plan = world.plan();
     assert!(is_idle(&plan));
-    let why = "the ordinals 2147483646 to 2147483648 go beyond 2147483647, the largest there is: lower spec.ordinals.start or \
+    let why = "the ordinals 2147483646 to 2147483648 exceed the maximum of 2147483647: lower spec.ordinals.start or \
                spec.replicas";
     assert_eq!(plan.held, [Held::Unusable { why: why.to_owned() }]);
     assert_eq!((plan.events[0].reason, plan.events[0].message.as_str()), ("UnusableOrdinals", why));

@@ -67,6 +67,23 @@ fn t11_t17_a_refused_claim_keeps_the_others_of_its_replica_from_growing() {
     }
 }
 
+/// T11: a plan whose allowance admits one claim asks about both: the one that a later plan writes may be refused.
+#[test]
+fn t11_claims_that_a_later_plan_writes_are_checked_too() {
+    let mut world = two_claims(|_| {});
+    world.allowance.objects = 1;
+    world.refused.insert("logs-web-1".to_owned());
+    grow_both(&mut world, "20Gi");
+    for _ in 0..3 {
+        assert_eq!(checks(&world), ["data-web-1", "logs-web-1"]);
+        world.step();
+        assert_eq!((world.applied.len(), world.sizes()), (0, vec!["10Gi"; 4]));
+    }
+    world.refused.clear();
+    world.settle();
+    assert_eq!((world.sizes(), world.applied.len()), (vec!["20Gi"; 4], 4));
+}
+
 /// T11: what can be seen of a claim is enough: nothing is asked, and the other claim is not written.
 #[test]
 fn t11_a_claim_that_is_seen_not_to_follow_keeps_the_others_from_growing() {
@@ -159,24 +176,28 @@ fn t8_t11_every_strategy_writes_all_claims_of_a_replica_or_none() {
     }
 }
 
-/// A claim that cannot be created keeps the others of its replica from growing, too.
+/// A claim that cannot be created keeps the others of its replica from growing, too, whether its pod runs or is created with it.
 #[test]
 fn t11_claims_are_created_before_others_grow() {
-    let mut world = two_claims(|set| set.put(&["spec", "podManagementPolicy"], "Parallel"));
-    grow_both(&mut world, "20Gi");
-    world.claims.remove("logs-web-1");
-    // The set is asked, the revision created; then the claim is refused.
-    let create = |world: &World| {
+    for runs in [true, false] {
+        let mut world = two_claims(|set| set.put(&["spec", "podManagementPolicy"], "Parallel"));
+        grow_both(&mut world, "20Gi");
+        world.claims.remove("logs-web-1");
+        if !runs {
+            world.pods.remove("web-1");
+        }
         let plan = world.plan();
-        let prepared = plan.prepare.len();
         let staged = plan.stages.iter().flat_map(|stage| stage.actions());
-        prepared + staged.take_while(|action| !matches!(action, Action::CreateClaim { .. })).count()
-    };
-    let fail = Some(create(&world));
-    world.step_with(Fate { fail, ..Fate::default() });
-    assert_eq!((world.applied.len(), world.claims.contains_key("logs-web-1")), (0, false));
-    world.settle();
-    assert_eq!(world.sizes(), ["20Gi"; 4]);
+        // A confirmation is no action that can fail.
+        let mut actions = plan.prepare.iter().chain(staged).filter(|it| !matches!(it, Action::ConfirmSet { .. }));
+        let fail = actions.position(|action| matches!(action, Action::CreateClaim { .. }));
+        assert!(fail.is_some(), "{plan:#?}");
+        world.step_with(Fate { fail, ..Fate::default() });
+        let there = (world.claims.contains_key("logs-web-1"), world.pods.contains_key("web-1"));
+        assert_eq!((world.applied.len(), there), (0, (false, runs)));
+        world.settle();
+        assert_eq!(world.sizes(), ["20Gi"; 4]);
+    }
 }
 
 /// A crash between the two writes leaves one claim behind; the next plan brings it along.
@@ -189,4 +210,38 @@ fn p39_t17_a_crash_at_any_write_of_two_claims() {
         world.settle();
         assert_eq!((world.sizes(), world.applied.len()), (vec!["20Gi"; 4], 4), "{at}");
     }
+}
+
+/// A pod that waits for a claim's owners to change gets none of its missing claims in that plan, and none is counted.
+#[test]
+fn claims_are_counted_only_if_the_plan_creates_them() {
+    let mut world = two_claims(|set| set.put(&["spec", "volumeClaimUpdatePolicy"], "OnClaimDelete"));
+    world.scale(0);
+    world.settle();
+    world.claims.remove("logs-web-0");
+    world.spec(&["volumeClaimUpdatePolicy"], "InPlace");
+    world.policy("Delete", "Retain");
+    world.scale(1);
+    // The plan is checked by the invariants: what it says that it writes is what it writes.
+    let plan = world.plan();
+    let changing = |held: &Held| matches!(held, Held::ClaimNotReady { reason: "ClaimChanging", .. });
+    assert!(plan.held.iter().any(changing), "{:?}", plan.held);
+    assert_eq!(plan.written.objects, 0);
+    world.settle();
+    assert_eq!((world.pods.len(), world.claims.contains_key("logs-web-0")), (1, true));
+}
+
+/// Both pods wait for a claim that is lost when the templates change: the plan that creates these claims begins no other change of either.
+#[test]
+fn t11_lost_claims_are_created_before_their_replicas_are_begun() {
+    let mut world = two_claims(|set| set.put(&["spec", "podManagementPolicy"], "Parallel"));
+    grow_both(&mut world, "20Gi");
+    for (pod, claim) in [("web-0", "data-web-0"), ("web-1", "logs-web-1")] {
+        world.fail(pod, "Pending");
+        world.claims.remove(claim);
+    }
+    world.step();
+    assert_eq!((world.applied.len(), world.claims.len()), (0, 4));
+    world.settle();
+    assert_eq!(world.sizes(), ["20Gi"; 4]);
 }

@@ -1,10 +1,10 @@
 //! Creating volumes: the intent is journaled first, then the driver is called, then the PV is saved.
 
 use super::Control;
-use crate::api::ApiError;
 use crate::csi::drivers::Known;
 use crate::csi::remote::Secrets;
 use crate::csi::secrets;
+use kit::api::ApiError;
 use object::Value;
 use object::access::{Access, name, namespace, uid};
 use object::json;
@@ -49,7 +49,7 @@ impl Control {
             return Ok(Some(Duration::ZERO));
         }
         let mut class = self.informers.class(class_of(&claim).unwrap_or(""));
-        if let Some(wait) = self.attempts.wait(&volume.to_owned(), &basis(&claim, class.as_deref())) {
+        if let Some(wait) = self.attempts.remaining(&volume.to_owned(), &basis(&claim, class.as_deref())) {
             return Ok(Some(wait));
         }
         if class.is_none() {
@@ -179,7 +179,7 @@ impl Control {
         {
             return self.finish_deleted(intent, &last).await;
         }
-        if let Some(wait) = self.attempts.wait(volume, JOURNALED) {
+        if let Some(wait) = self.attempts.remaining(volume, JOURNALED) {
             return Ok(Some(wait));
         }
         let Some(secrets) = secrets::read(&self.api, intent.request.secret.as_ref()).await? else {
@@ -453,7 +453,7 @@ impl Control {
         let message = format!("failed to provision volume with StorageClass \"{class}\": {}", why.text);
         self.record_claim_event(claim, &Event::warning("ProvisioningFailed", message));
         self.metrics.provision_failed(&class, copies);
-        self.attempts.failed(&volume.to_owned(), basis, &known.backoff, why.is_away)
+        self.attempts.failed(&volume.to_owned(), basis, |failures| known.backoff.after(failures, why.is_away))
     }
 
     /// Records a request that the driver calls infeasible; returns the longer delay until it is repeated.
@@ -462,7 +462,7 @@ impl Control {
         let message = format!("Volume provisioning failed with infeasible error. Retries will be delayed. {why}");
         self.record_claim_event(claim, &Event::warning("ProvisioningFailed", message));
         self.metrics.provision_failed(&class, copies);
-        self.attempts.rest(&volume.to_owned(), basis, 0, known.backoff.rest);
+        self.attempts.wait(&volume.to_owned(), basis, 0, known.backoff.rest);
         known.backoff.rest
     }
 

@@ -6,10 +6,10 @@
 //! - The empty key: the capacity objects.
 
 use super::volume_state::VolumeState;
-use crate::api::Resource;
-use crate::cache::{Cache, Index, Key, key};
 use crate::csi::drivers::Drivers;
-use crate::worker::Source;
+use kit::api::Resource;
+use kit::cache::{Cache, Index, Key, key};
+use kit::worker::Source;
 use object::Value;
 use object::access::{Access, name, namespace, terminating};
 use object::kinds::volumes::class_of;

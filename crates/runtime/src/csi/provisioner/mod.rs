@@ -10,20 +10,20 @@ mod informers;
 mod reclaim;
 mod volume_state;
 
-use super::attempts::Attempts;
 use super::capacity::Capacities;
 use super::drivers::{Drivers, Known};
 use super::journal::Journal;
 use super::metrics::Metrics;
 use super::{record, record_event};
-use crate::api::{Api, ApiError, Resource};
-use crate::cache::{Cache, Key, key};
-use crate::controllers::{Clock, ControllerContext, steady};
-use crate::events::{EventSubject, Events};
-use crate::queue::Queue;
-use crate::worker;
+use crate::controllers::ControllerContext;
 pub use informers::Informers;
 use informers::volume_key;
+use kit::api::{Api, ApiError, Resource};
+use kit::cache::{Cache, Key, key};
+use kit::events::{EventSubject, Events};
+use kit::queue::Queue;
+use kit::worker;
+use kit::{Clock, KeyedBackoff, steady};
 use object::Value;
 use object::access::{Access, name, namespace, terminating, uid};
 use plan::csi::Event;
@@ -45,7 +45,7 @@ pub async fn run(context: ControllerContext) {
         return;
     }
     let Some(journal) = open_journal(&context).await else { return };
-    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
+    let queue = Arc::new(Queue::new(context.metrics.kit.queue(context.name)));
     let control = Arc::new(Control::new(&context, journal, queue.clone()));
     control.used();
     let mut arrivals = context.drivers.arrivals();
@@ -108,7 +108,7 @@ struct Control {
     journal: Journal,
     informers: Informers,
     volume_state: Arc<VolumeState>,
-    attempts: Attempts<String>,
+    attempts: KeyedBackoff<String>,
     capacities: Capacities,
     queue: Arc<Queue<Key>>,
     claims: Resource,
@@ -126,7 +126,7 @@ impl Control {
             journal,
             informers: Informers::new(),
             volume_state: Arc::new(VolumeState::new(context.gates.on("HonorPVReclaimPolicy"))),
-            attempts: Attempts::new(),
+            attempts: KeyedBackoff::default(),
             capacities: Capacities::new(context),
             queue,
             claims: super::claims(),

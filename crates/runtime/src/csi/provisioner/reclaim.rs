@@ -3,11 +3,11 @@
 use super::Control;
 use super::create::is_of;
 use super::informers::{is_at, volume_key};
-use crate::api::{ApiError, Resource};
 use crate::csi::drivers::Known;
 use crate::csi::remote::Secrets;
 use crate::csi::{journal, secrets};
-use crate::events::EventSubject;
+use kit::api::{ApiError, Resource};
+use kit::events::EventSubject;
 use object::access::{Access, name, terminating, uid};
 use object::kinds::volumes::class_of;
 use object::{Value, json};
@@ -101,7 +101,7 @@ impl Control {
 
     /// Deletes a released volume at the driver, and then its PV.
     async fn delete(&self, volume: &Value, deletion: &PendingDeletion, known: &Known) -> Again {
-        if let Some(wait) = self.attempts.wait(&deletion.volume, uid(volume)) {
+        if let Some(wait) = self.attempts.remaining(&deletion.volume, uid(volume)) {
             return Ok(Some(wait));
         }
         if self.is_used(deletion, terminating(volume)).await? {
@@ -210,7 +210,7 @@ impl Control {
             return Ok(Some(MAKING));
         }
         let attempt = key.to_owned();
-        if let Some(wait) = self.attempts.wait(&attempt, &deletion.uid) {
+        if let Some(wait) = self.attempts.remaining(&attempt, &deletion.uid) {
             return Ok(Some(wait));
         }
         let secrets = self.secrets_of(deletion).await?;
@@ -232,7 +232,9 @@ impl Control {
                 EventSubject { resource: &self.volumes, namespace: "", name: &deletion.volume, uid: &deletion.uid };
             crate::csi::record(&self.events, &about, &Event::warning("VolumeFailedDelete", failure.to_string()));
             let is_away = failure.code == Code::Unavailable;
-            return Ok(Some(self.attempts.failed(&attempt, &deletion.uid, &known.backoff, is_away)));
+            return Ok(Some(
+                self.attempts.failed(&attempt, &deletion.uid, |failures| known.backoff.after(failures, is_away)),
+            ));
         }
         self.attempts.forget(&attempt);
         self.record_data_deleted(deletion);
@@ -329,7 +331,7 @@ impl Control {
 
     fn fail_deletion(&self, volume: &Value, why: &str, known: &Known, is_away: bool) -> Duration {
         self.record_volume_event(volume, &Event::warning("VolumeFailedDelete", why));
-        self.attempts.failed(&name(volume).to_owned(), uid(volume), &known.backoff, is_away)
+        self.attempts.failed(&name(volume).to_owned(), uid(volume), |failures| known.backoff.after(failures, is_away))
     }
 
     fn record_event_once(&self, volume: &Value, event: Event) {

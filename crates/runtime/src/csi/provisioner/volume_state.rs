@@ -1,9 +1,9 @@
 //! What the provisioner remembers about volumes between reconciles. It is lost in a crash: what must survive is in the
 //! journal or on the objects.
 
-use crate::cache::{Cache, Changed, Key};
 use crate::csi::drivers::{Drivers, Known};
 use jiff::Timestamp;
+use kit::cache::{Cache, Changed, Key};
 use object::Value;
 use object::access::{Access, name, uid};
 use object::kinds::volumes::class_of;
