@@ -150,8 +150,8 @@ impl<'a> Planner<'a> {
     }
 
     /// The writes of claims that a pod needs before it is created at a revision. The error is a claim whose owners
-    /// change in this plan. It is searched before any write is counted against the allowance, because every
-    /// counted write must be in the plan.
+    /// change in this plan. The search for such a claim comes before any write is counted against the allowance,
+    /// because every counted write must be in the plan.
     pub(super) fn claims_for_creation(&mut self, ordinal: i64, revision: &Revision) -> Result<Vec<Action>, Held> {
         let set = self.set;
         let pod = set.pod_name(ordinal);

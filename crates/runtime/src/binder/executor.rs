@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// How often to check whether pods still use a volume that is to be recycled. Recycling is deprecated and rare.
 const PODS_PAUSE: Duration = Duration::from_secs(15);
-/// Backoff of operations on a volume that failed.
+/// Backoff after a failed operation on a volume.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(500), max: Duration::from_secs(122) };
 
 /// What happens to a key after its reconcile.
