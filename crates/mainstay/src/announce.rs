@@ -2,9 +2,9 @@
 
 use crate::trouble::{is_complete, is_ready};
 use crate::up::Place;
+use kit::api::{Api, ApiError, Resource};
 use object::Value;
 use object::access::{self, Access};
-use runtime::api::{Api, ApiError, Resource};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;

@@ -198,8 +198,8 @@ pub struct ControllersArgs {
     pub controllers: String,
     /// Work in these namespaces only, and on volumes of their claims or of nobody. Controllers that must see the whole cluster, or that
     /// serve a CSI driver, are left out; other processes for other namespaces need another --lease-name
-    #[arg(long, env = "MAINSTAY_NAMESPACES", value_name = "NAME,NAME", value_parser = runtime::NamespaceScope::parse, conflicts_with_all = ["endpoints", "root_ca_file"])]
-    pub namespaces: Option<runtime::NamespaceScope>,
+    #[arg(long, env = "MAINSTAY_NAMESPACES", value_name = "NAME,NAME", value_parser = kit::NamespaceScope::parse, conflicts_with_all = ["endpoints", "root_ca_file"])]
+    pub namespaces: Option<kit::NamespaceScope>,
     /// Switch features on or off: A=true,B=false
     #[arg(long, env = "MAINSTAY_FEATURE_GATES", default_value = "", value_name = "LIST", hide_default_value = true)]
     pub feature_gates: String,

@@ -2,11 +2,11 @@
 
 use crate::cli::BadInput;
 use anyhow::Result;
+use kit::api::{Api, ApiError, root_cause};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use object::access::Access;
 use object::json;
-use runtime::api::{Api, ApiError, root_cause};
 use server::authz::Rule;
 use std::error::Error;
 use std::path::Path;

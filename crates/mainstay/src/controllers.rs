@@ -6,14 +6,15 @@ use crate::health::{Health, Hindrance};
 use crate::signals::Signals;
 use crate::up;
 use anyhow::{Context, Result};
+use kit::api::Api;
+use kit::lease::{Election, Loss, Standing, Term, Timing};
+use kit::{NamespaceScope, fenced_client};
 use object::Gates;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use runtime::api::Api;
-use runtime::lease::{Election, Loss, Standing, Term, Timing};
-use runtime::{Controllers, NamespaceScope, fenced_client};
+use runtime::Controllers;
 use server::LEASE_HEADER;
 use server::authz::{self, Rule};
 use std::path::Path;
@@ -125,7 +126,7 @@ impl Program {
     }
 
     fn start(&self, client: &kube::Client) -> Controllers {
-        let client = |account: &str| self.setup.metrics.client_of(account, client.clone());
+        let client = |account: &str| self.setup.metrics.kit.client_of(account, client.clone());
         Controllers::start(&self.setup, client).expect("the list was checked at the start")
     }
 

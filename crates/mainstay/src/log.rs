@@ -19,7 +19,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// The crates of this workspace that log.
-const OWN: [&str; 9] = ["mainstay", "server", "store", "runtime", "node", "csi", "object", "plan", "tree"];
+const OWN: [&str; 10] = ["mainstay", "server", "store", "runtime", "kit", "node", "csi", "object", "plan", "tree"];
 /// How often counts of repeated lines are looked at.
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
 
@@ -176,7 +176,7 @@ mod tests {
             ("error", "rustls", Level::WARN, false),
             ("debug,hyper=trace", "hyper::proto", Level::TRACE, true),
             ("server=debug", "server::requests", Level::DEBUG, true),
-            ("server=debug", "runtime::worker", Level::INFO, false),
+            ("server=debug", "kit::worker", Level::INFO, false),
             ("debug,server::requests=off", "server::requests", Level::DEBUG, false),
             ("debug", "kube_client::client::builder", Level::ERROR, false),
             (

@@ -135,7 +135,7 @@ pub fn begin(
     running: &Running,
     client: impl Fn(server::Local) -> kube::Client,
 ) -> Nodes {
-    let setup = Setup { metrics: beside.metrics.clone(), decoded: beside.decoded.clone(), ..setup.clone() };
+    let setup = Setup { metrics: beside.metrics.kit.clone(), decoded: beside.decoded.clone(), ..setup.clone() };
     Nodes::start(&setup, |identity| client(running.local(user(identity))))
 }
 

@@ -6,10 +6,10 @@
 mod state;
 
 use futures::StreamExt;
+use kit::api::{Api, ApiError, Resource};
+use kit::watcher::{self, Event};
 use object::Value;
 use object::access::{self, Access};
-use runtime::api::{Api, ApiError, Resource};
-use runtime::watcher::{self, Event};
 use state::{Line, Tracker};
 pub use state::{is_complete, is_ready};
 use std::io::Write;

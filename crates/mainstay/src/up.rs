@@ -9,9 +9,9 @@ use crate::signals::Signals;
 use crate::storage::Builtin;
 use crate::trouble;
 use anyhow::{Context, Result};
+use kit::api::Api;
+use kit::lease::{self, Election, Standing, Term, Timing, Work as _};
 use object::Gates;
-use runtime::api::Api;
-use runtime::lease::{self, Election, Standing, Term, Timing, Work as _};
 use server::authn::files::FileError;
 use server::authn::{self, StaticTokens};
 use server::limits::Limits;
@@ -45,7 +45,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     let started = Instant::now();
     let mut signals = Signals::listen()?;
     // Bad input is refused before anything is opened or written.
-    runtime::Controllers::check(&args.controllers, &runtime::NamespaceScope::default()).map_err(BadInput)?;
+    runtime::Controllers::check(&args.controllers, &kit::NamespaceScope::default()).map_err(BadInput)?;
     let mut nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;
     let mut drivers = args.drivers.parse()?;
     let (place, running) = serve(&args.serving, &mut signals).await?;
@@ -77,10 +77,12 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         // All that a leader runs writes through a fenced client, so that none of it writes after the term.
         let start = |term: &Term| {
             let fenced = |local| {
-                runtime::fenced_client::client(kube::Client::new(local, "default"), server::LEASE_HEADER, &lease, term)
+                kit::fenced_client::client(kube::Client::new(local, "default"), server::LEASE_HEADER, &lease, term)
             };
             Work {
-                controllers: controllers(&setup, &running, |name, local| setup.metrics.client_of(name, fenced(local))),
+                controllers: controllers(&setup, &running, |name, local| {
+                    setup.metrics.kit.client_of(name, fenced(local))
+                }),
                 nodes: crate::nodes::begin(&nodes, &setup, &running, fenced),
             }
         };
@@ -91,7 +93,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         trouble.await.context("the trouble reports broke down")?;
     } else {
         let work = Work {
-            controllers: controllers(&setup, &running, |name, local| setup.metrics.client(name, local)),
+            controllers: controllers(&setup, &running, |name, local| setup.metrics.kit.client(name, local)),
             nodes: crate::nodes::start(&nodes, &setup, &running).await,
         };
         let trouble = introduce(&args, &place, &running, &setup, started, &shutdown).await;

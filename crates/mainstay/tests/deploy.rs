@@ -74,7 +74,7 @@ subjects:
 fn the_rights_of_the_controllers_are_exactly_those_in_the_manifest() {
     let mut expected = BEFORE.to_owned();
     for (controller, account) in
-        runtime::Controllers::accounts("*", &runtime::NamespaceScope::default()).expect("a good list")
+        runtime::Controllers::accounts("*", &kit::NamespaceScope::default()).expect("a good list")
     {
         let rules = server::authz::bootstrap::controller_rules(account);
         assert!(!rules.is_empty(), "{controller} acts as {account}, which has no role");
@@ -152,7 +152,7 @@ rules:
 
 #[test]
 fn the_rights_in_one_namespace_are_exactly_those_in_the_manifest() {
-    let scope = runtime::NamespaceScope::parse("shop").expect("a good name");
+    let scope = kit::NamespaceScope::parse("shop").expect("a good name");
     let (mut here, mut everywhere) = (String::new(), String::new());
     for (controller, account) in runtime::Controllers::accounts("*", &scope).expect("a good list") {
         let rules = server::authz::bootstrap::controller_rules(account);
@@ -202,7 +202,7 @@ fn the_deployment_fits_the_rights_and_the_program() {
         line.trim().to_owned()
     };
     assert!(rights.contains(&format!("name: {}\n", after("serviceAccountName:"))));
-    runtime::Controllers::check(&after("- --controllers="), &runtime::NamespaceScope::default()).expect("a good list");
+    runtime::Controllers::check(&after("- --controllers="), &kit::NamespaceScope::default()).expect("a good list");
     assert_eq!(after("replicas:"), "2");
     let port = after("- --listen=0.0.0.0:");
     assert_eq!(deployment.matches(&format!("ort: {port}")).count(), 2, "the container and the Service have the port");

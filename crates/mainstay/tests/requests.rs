@@ -8,7 +8,7 @@ use server::authz::{self, Rule, bootstrap};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The methods of `runtime::api::Api` that send requests, and their verbs. Those without a verb ask for paths that are no resources.
+/// The methods of `kit::api::Api` that send requests, and their verbs. Those without a verb ask for paths that are no resources.
 const VERBS: [(&str, &str); 20] = [
     ("apply", "patch"),
     ("check_apply", "patch"),
@@ -102,15 +102,15 @@ runtime/src/csi/resizer.rs mark merge: csi-resizer persistentvolumeclaims/status
 runtime/src/csi/resizer.rs resize merge: csi-resizer persistentvolumes
 runtime/src/csi/resizer.rs write merge: csi-resizer persistentvolumes
 runtime/src/csi/secrets.rs read find: csi-provisioner secrets; csi-resizer secrets
-runtime/src/discovery.rs plain find_if_served:
-runtime/src/discovery.rs read_root document:
+kit/src/discovery.rs plain find_if_served:
+kit/src/discovery.rs read_root document:
 runtime/src/disruption.rs scale find_if_served: disruption-controller */scale
 runtime/src/disruption.rs sync replace: disruption-controller poddisruptionbudgets/status
 runtime/src/endpoints.rs carry_out create: endpoint-controller endpoints
 runtime/src/endpoints.rs carry_out replace: endpoint-controller endpoints
 runtime/src/endpoints.rs delete delete: endpoint-controller endpoints
-runtime/src/events.rs write create: EVERY events
-runtime/src/events.rs write merge: EVERY events
+kit/src/events.rs write create: EVERY events
+kit/src/events.rs write merge: EVERY events
 runtime/src/gc/executor.rs ask metadata: generic-garbage-collector *
 runtime/src/gc/executor.rs patch_owners merge: generic-garbage-collector *
 runtime/src/gc/executor.rs patch_owners metadata: generic-garbage-collector *
@@ -118,10 +118,10 @@ runtime/src/gc/executor.rs patch_owners strategic: generic-garbage-collector *
 runtime/src/gc/executor.rs send delete: generic-garbage-collector *
 runtime/src/gc/executor.rs send merge: generic-garbage-collector *
 runtime/src/gc/live_dependents.rs list_dependents each_metadata: generic-garbage-collector *
-runtime/src/lease.rs claim create: leader leases
-runtime/src/lease.rs claim replace: leader leases
-runtime/src/lease.rs look find: leader leases
-runtime/src/lease.rs release replace: leader leases
+kit/src/lease.rs claim create: leader leases
+kit/src/lease.rs claim replace: leader leases
+kit/src/lease.rs look find: leader leases
+kit/src/lease.rs release replace: leader leases
 runtime/src/lifecycle.rs evict delete: node-controller pods
 runtime/src/lifecycle.rs set_condition strategic: node-controller pods/status
 runtime/src/lifecycle.rs sync merge: node-controller nodes
@@ -157,9 +157,9 @@ runtime/src/statefulset/executor.rs merge merge: statefulset-controller KIND
 runtime/src/statefulset/executor.rs release strategic: statefulset-controller pods
 runtime/src/statefulset/executor.rs write_status replace: statefulset-controller statefulsets/status
 runtime/src/statefulset/server_capabilities.rs is_known document:
-runtime/src/watcher.rs advance page: EVERY FOLLOWED
-runtime/src/watcher.rs advance stream: EVERY FOLLOWED
-runtime/src/worker.rs settle get: EVERY list:FOLLOWED
+kit/src/watcher.rs advance page: EVERY FOLLOWED
+kit/src/watcher.rs advance stream: EVERY FOLLOWED
+kit/src/worker.rs settle get: EVERY list:FOLLOWED
 ";
 
 /// What each account follows: lists and watches.
@@ -251,8 +251,8 @@ fn verb_of(method: &str) -> Option<&'static str> {
 /// All places that send requests through an `api`.
 fn sites() -> Vec<Site> {
     let mut sites = Vec::new();
-    for (file, text) in [sources("runtime"), sources("node")].concat() {
-        if file == "runtime/src/api.rs" {
+    for (file, text) in [sources("kit"), sources("runtime"), sources("node")].concat() {
+        if file == "kit/src/api.rs" {
             continue;
         }
         for (at, name) in text.match_indices("api") {
@@ -307,7 +307,7 @@ fn followed() -> BTreeMap<&'static str, Vec<&'static str>> {
 }
 
 fn accounts() -> Vec<&'static str> {
-    let all = runtime::Controllers::accounts("*", &runtime::NamespaceScope::default()).expect("a good list");
+    let all = runtime::Controllers::accounts("*", &kit::NamespaceScope::default()).expect("a good list");
     all.into_iter().map(|(_, account)| account).collect()
 }
 
@@ -371,17 +371,16 @@ fn every_place_that_sends_requests_is_listed() {
 /// Requests are sent only by methods that the table knows, on values that the search finds.
 #[test]
 fn no_request_is_sent_in_another_way() {
-    let api = std::fs::read_to_string(crates().join("runtime/src/api.rs")).expect("a source");
+    let api = std::fs::read_to_string(crates().join("kit/src/api.rs")).expect("a source");
     let (_, methods) = api.split_once("impl Api {").expect("the methods");
     let methods = methods.split("\n}\n").next().expect("their end");
     for part in methods.split("pub async fn ").skip(1).chain(methods.split("pub(crate) async fn ").skip(1)) {
         let name: String = part.chars().take_while(|c| is_word(*c)).collect();
         assert!(verb_of(&name).is_some(), "{name} sends requests: which verb has it?");
     }
-    for (file, text) in [sources("runtime"), sources("node")].concat() {
+    for (file, text) in [sources("kit"), sources("runtime"), sources("node")].concat() {
         // The client of an election also watches its own lease.
-        let sends =
-            ["runtime/src/api.rs", "runtime/src/fenced_client.rs", "runtime/src/metrics.rs", "runtime/src/lease.rs"];
+        let sends = ["kit/src/api.rs", "kit/src/fenced_client.rs", "kit/src/metrics.rs", "kit/src/lease.rs"];
         assert!(sends.contains(&file.as_str()) || !text.contains(".client.") && !text.contains("kube::Api"), "{file}");
         for declared in [": Api", ": &Api", ": &'a Api", ": &mut Api"] {
             for (at, _) in text.match_indices(declared) {

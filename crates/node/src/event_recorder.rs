@@ -1,9 +1,9 @@
 //! Records the events of the scheduler and of the simulated kubelets.
 
 use crate::informers::Watched;
+use kit::api::Resource;
+use kit::events::{EventSubject, Events};
 use plan::schedule::Key;
-use runtime::api::Resource;
-use runtime::events::{EventSubject, Events};
 
 #[derive(Clone)]
 pub struct EventRecorder {

@@ -3,14 +3,14 @@
 use crate::addresses::Addresses;
 use crate::scheduling_queue::SchedulingQueue;
 use futures::StreamExt;
+use kit::Metrics;
+use kit::api::{Api, ApiError, Resource};
+use kit::queue::Queue;
+use kit::watcher::{self, Event};
 use object::Value;
 use object::access::{Access, name, terminating, uid};
 use plan::kubelet::{self, PodEvent, expand};
 use plan::schedule::{Cluster, Key, Moved, key};
-use runtime::Metrics;
-use runtime::api::{Api, ApiError, Resource};
-use runtime::queue::Queue;
-use runtime::watcher::{self, Event};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -2,12 +2,12 @@
 
 use crate::event_recorder::EventRecorder;
 use crate::informers::{Informers, Watched};
+use kit::Clock;
+use kit::api::{Api, ApiError, Resource};
 use object::Value;
 use object::access::uid;
 use plan::kubelet;
 use plan::node::{self, LEASES, Machine, RENEW_EVERY};
-use runtime::Clock;
-use runtime::api::{Api, ApiError, Resource};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The scheduling queue: pods in order of priority, pods in backoff, and unschedulable pods with what may
 //! help them.
 
+use kit::backoff::DelayQueue;
 use plan::schedule::{Helps, Key, Pod};
-use runtime::backoff::DelayQueue;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;

@@ -2,12 +2,12 @@
 
 use crate::event_recorder::EventRecorder;
 use crate::informers::{Informers, Mounts, Watched};
+use kit::api::{Api, ApiError};
 use object::Value;
 use object::access::{Access, uid};
 use object::quantity::Quantity;
 use plan::kubelet::expand;
 use plan::schedule::Key;
-use runtime::api::{Api, ApiError};
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! ClusterRole aggregation: copies the rules of matching ClusterRoles into the roles that aggregate them.
 
-use crate::api::Resource;
 use crate::controllers::ControllerContext;
-use crate::worker::{self, Cache, Source, key};
+use kit::api::Resource;
+use kit::worker::{self, Cache, Source, key};
 use object::Value;
 use plan::aggregate;
 

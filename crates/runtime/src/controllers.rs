@@ -1,17 +1,18 @@
 //! The list of controllers, how they are selected, and how each is run under its own ServiceAccount.
 
-use crate::api::Api;
 use crate::binder::{Directories, OfMachine};
 use crate::csi::{self, Drivers, Endpoint};
-use crate::decode_cache::DecodeCache;
-use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::namespace_scope::NamespaceScope;
 use crate::{
-    binder, clusterrole_aggregation, disruption, endpoints, events::Events, gc, lifecycle, namespaces, podgc,
-    protection, service_accounts, state_metrics, statefulset,
+    binder, clusterrole_aggregation, disruption, endpoints, gc, lifecycle, namespaces, podgc, protection,
+    service_accounts, state_metrics, statefulset,
 };
 use futures::future::BoxFuture;
+use kit::api::Api;
+use kit::decode_cache::DecodeCache;
+use kit::discovery::Discovery;
+use kit::events::Events;
+use kit::{Clock, NamespaceScope, lease, worker};
 use kube::Client;
 use object::Gates;
 use std::collections::HashMap;
@@ -43,6 +44,13 @@ pub struct ControllerContext {
     pub judge: Option<Judge>,
 }
 
+impl From<ControllerContext> for worker::Context {
+    fn from(context: ControllerContext) -> worker::Context {
+        let ControllerContext { name, api, metrics, shutdown, .. } = context;
+        worker::Context { name, api, metrics: metrics.kit, shutdown }
+    }
+}
+
 /// Receives a sentence for each plan that breaks an invariant.
 pub type Judge = Arc<dyn Fn(String) + Send + Sync>;
 
@@ -60,16 +68,6 @@ impl Default for Provisioning {
     fn default() -> Provisioning {
         Provisioning { dynamic: true, host_path: false }
     }
-}
-
-/// Returns the current time: the machine's, or a test's.
-pub type Clock = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
-
-/// A clock that begins with `clock` and then follows the monotonic clock, so that it never jumps. For measuring time in this process; what is
-/// stored or shown has the time of `clock`.
-pub fn steady(clock: &Clock) -> Clock {
-    let (begin, began) = (clock(), tokio::time::Instant::now());
-    Arc::new(move || begin.checked_add(began.elapsed()).unwrap_or(jiff::Timestamp::MAX))
 }
 
 /// What all controllers of a process share.
@@ -282,7 +280,7 @@ impl Controllers {
     }
 
     /// Starts the controllers that the list selects. `client` returns a client that acts as a ServiceAccount
-    /// of `kube-system`; build it with [`Metrics::client`] so that missing permissions are reported. The
+    /// of `kube-system`; build it with [`kit::Metrics::client`] so that missing permissions are reported. The
     /// error is one sentence about an invalid list.
     pub fn start(setup: &Setup, client: impl Fn(&str) -> Client) -> Result<Controllers, String> {
         let selected = select(&setup.list, &setup.scope)?;
@@ -297,7 +295,7 @@ impl Controllers {
             recorders.insert(controller.account, context.events.clone());
             controllers.tasks.spawn(keep_running(controller, context));
         }
-        let (refusals, stop) = (setup.metrics.refusals(), controllers.shutdown.clone());
+        let (refusals, stop) = (setup.metrics.kit.refusals(), controllers.shutdown.clone());
         controllers.tasks.spawn(async move { stop.run_until_cancelled(refusals.report(recorders)).await });
         controllers.tasks.close();
         Ok(controllers)
@@ -308,7 +306,7 @@ impl Controllers {
         let Controllers { setup, drivers, tasks, shutdown } = self;
         ControllerContext {
             name,
-            events: Events::start(&api, account, &setup.metrics, &setup.clock, tasks, shutdown),
+            events: Events::start(&api, account, &setup.metrics.kit, &setup.clock, tasks, shutdown),
             discovery: Discovery::new(api.clone()),
             api,
             metrics: setup.metrics.clone(),
@@ -329,6 +327,12 @@ impl Controllers {
     pub async fn stop(self) {
         self.shutdown.cancel();
         self.tasks.wait().await;
+    }
+}
+
+impl lease::Work for Controllers {
+    fn stop(self) -> impl Future<Output = ()> + Send {
+        Controllers::stop(self)
     }
 }
 

@@ -1,10 +1,11 @@
 //! The disruption controller: keeps the status of PodDisruptionBudgets, by which evictions are admitted.
 
-use crate::api::{Api, ApiError, Resource};
-use crate::controllers::{Clock, ControllerContext};
-use crate::discovery::Discovery;
-use crate::events::{EventSubject, Events};
-use crate::worker::{self, Cache, Key, Source, key};
+use crate::controllers::ControllerContext;
+use kit::Clock;
+use kit::api::{Api, ApiError, Resource};
+use kit::discovery::Discovery;
+use kit::events::{EventSubject, Events};
+use kit::worker::{self, Cache, Key, Source, key};
 use object::Value;
 use object::access::{Access, controller, name, namespace, uid};
 use plan::disruption::{self, Scale};
@@ -17,7 +18,7 @@ use std::time::Duration;
 pub async fn run(context: ControllerContext) {
     let budgets = Resource::new("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", true);
     // Without a budget pods are not watched; there may be many.
-    if !worker::wait_for_first(&context, &budgets).await {
+    if !worker::wait_for_first(&context.api, &context.shutdown, &budgets).await {
         return;
     }
     let pods = Resource::new("v1", "Pod", "pods", true);

@@ -1,12 +1,12 @@
 //! The endpoints controller: keeps the Endpoints of Services that select pods.
 
-use crate::api::{Api, ApiError, Resource};
-use crate::cache::{Cache, Index, Key, key};
 use crate::controllers::ControllerContext;
-use crate::events::{EventSubject, Events};
-use crate::watcher::{self, Event};
-use crate::worker::{self, ReconcileResult, Source};
 use futures::StreamExt;
+use kit::api::{Api, ApiError, Resource};
+use kit::cache::{Cache, Index, Key, key};
+use kit::events::{EventSubject, Events};
+use kit::watcher::{self, Event};
+use kit::worker::{self, ReconcileResult, Source};
 use object::access::{Access, name, namespace, uid};
 use object::{Value, json};
 use plan::endpoints::{self, Absent, Step};

@@ -7,7 +7,7 @@
 //! [`Grant`] reserves a part of both buckets for one plan. Requests of all owners that are sent concurrently
 //! share [`Growth::in_flight`].
 
-use crate::cache::Key;
+use kit::cache::Key;
 use plan::allowance::{Allowance, Written};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

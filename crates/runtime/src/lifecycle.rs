@@ -4,14 +4,15 @@
 //! Pods are deleted with their grace period and never by force: a pod on an unreachable node may still run,
 //! and a StatefulSet must not run it twice.
 
-use crate::api::{Api, ApiError, Resource};
-use crate::backoff::DelayQueue;
-use crate::controllers::{Clock, ControllerContext};
-use crate::events::{EventSubject, Events};
-use crate::watcher::{self, Event};
-use crate::worker::{self, Cache, Key, Source, key};
+use crate::controllers::ControllerContext;
 use futures::StreamExt;
 use jiff::Timestamp;
+use kit::Clock;
+use kit::api::{Api, ApiError, Resource};
+use kit::backoff::DelayQueue;
+use kit::events::{EventSubject, Events};
+use kit::watcher::{self, Event};
+use kit::worker::{self, Cache, Key, Source, key};
 use object::access::{Access, name, namespace, uid};
 use object::{Value, json};
 use plan::lifecycle::{self, Trouble};

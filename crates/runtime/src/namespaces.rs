@@ -1,10 +1,11 @@
 //! The namespace controller: deletes the content of terminating namespaces.
 
-use crate::api::{Api, ApiError, Resource};
-use crate::controllers::{Clock, ControllerContext};
-use crate::discovery::{Discovery, Served};
-use crate::worker::{self, Key, Source, key};
+use crate::controllers::ControllerContext;
 use futures::{StreamExt, TryStreamExt};
+use kit::Clock;
+use kit::api::{Api, ApiError, Resource};
+use kit::discovery::{Discovery, Served};
+use kit::worker::{self, Key, Source, key};
 use object::access::{Access, name, terminating, uid};
 use object::{Value, json};
 use plan::namespace::{Content, Remaining};

@@ -1,8 +1,8 @@
 //! Creates what every namespace needs: the `default` ServiceAccount and the CA certificate of the API server.
 
-use crate::api::{Api, ApiError, Resource};
 use crate::controllers::ControllerContext;
-use crate::worker::{self, Source, key};
+use kit::api::{Api, ApiError, Resource};
+use kit::worker::{self, Source, key};
 use object::access::{Access, name, terminating};
 use object::{Value, json};
 

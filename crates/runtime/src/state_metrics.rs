@@ -2,11 +2,11 @@
 //!
 //! Only the shown fields of each object are kept, and samples are encoded only when metrics are scraped.
 
-use crate::api::Resource;
 use crate::controllers::ControllerContext;
-use crate::watcher::{self, Event, Slim};
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kit::api::Resource;
+use kit::watcher::{self, Event, Slim};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;

@@ -122,7 +122,7 @@ fn all_sources() -> BTreeMap<String, Sources> {
     let with_everyone = |rules: Vec<Rule>| rules.into_iter().chain(of_everyone()).collect::<Vec<_>>();
     let mut all = BTreeMap::new();
     for (controller, account) in
-        runtime::Controllers::accounts("*", &runtime::NamespaceScope::default()).expect("a good list")
+        runtime::Controllers::accounts("*", &kit::NamespaceScope::default()).expect("a good list")
     {
         let by_role = rules_of(&objects, "ClusterRole", &format!("system:controller:{account}"));
         let by_manifest = block(controller);

@@ -8,11 +8,11 @@ use crate::net::{Net, Process, Up, Whom};
 use crate::onlooker::{Onlooker, VIEWS};
 use crate::point::{ELECTION, Strike};
 use crate::time::VirtualClock;
+use kit::lease::{Election, Standing, Term, Timing};
 use node::{Identity as NodeIdentity, Nodes};
 use object::{Gates, Value};
 use plan::invariant::Checker;
 use runtime::csi::{Endpoint, Pace};
-use runtime::lease::{Election, Standing, Term, Timing};
 use runtime::{Controllers, Provisioning};
 use server::authn::{Identity, StaticTokens, service_account_user};
 use server::authz::bootstrap::NODES_ACCOUNT;
@@ -464,7 +464,7 @@ impl World {
         leads: Arc<AtomicBool>,
     ) -> CancellationToken {
         let election = Election {
-            api: runtime::api::Api::new(self.net.client(process, ELECTION, User::apiserver())),
+            api: kit::api::Api::new(self.net.client(process, ELECTION, User::apiserver())),
             namespace: "kube-system".to_owned(),
             name: LEASE.to_owned(),
             identity: name.clone(),
@@ -482,7 +482,7 @@ impl World {
         let start = move |term: &Term| {
             let lease = format!("kube-system/{LEASE}");
             let fenced =
-                |account: &str| runtime::fenced_client::client(client(account), server::LEASE_HEADER, &lease, term);
+                |account: &str| kit::fenced_client::client(client(account), server::LEASE_HEADER, &lease, term);
             Controllers::start(&setup, fenced).expect("all controllers can be started")
         };
         let (world, process, shutdown) = (self.clone(), process.clone(), stop.clone());

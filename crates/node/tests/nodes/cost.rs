@@ -15,14 +15,14 @@ fn scaled(count: usize) -> usize {
 /// Waits for this many ready pods.
 async fn until_ready_count(fleet: &Fleet, wanted: usize) {
     let ready = |pod: &Value| object::condition::is_true(pod, "Ready");
-    let mut watch = std::pin::pin!(runtime::watcher::objects(
-        &runtime::api::Api::new(fleet.client("reader", server::User::apiserver(), Faults::default())),
-        &runtime::api::Resource::new("v1", "Pod", "pods", true),
+    let mut watch = std::pin::pin!(kit::watcher::objects(
+        &kit::api::Api::new(fleet.client("reader", server::User::apiserver(), Faults::default())),
+        &kit::api::Resource::new("v1", "Pod", "pods", true),
         None,
     ));
     let mut names = std::collections::HashSet::new();
     while names.len() < wanted {
-        if let Some(runtime::watcher::Event::Apply(pod)) = watch.next().await
+        if let Some(kit::watcher::Event::Apply(pod)) = watch.next().await
             && ready(&pod)
         {
             names.insert(object::access::name(&pod).to_owned());

@@ -138,7 +138,7 @@ async fn a_replica_on_an_unreachable_node_is_not_replaced() {
 #[tokio::test(start_paused = true)]
 async fn clocks_that_jump_make_no_node_lost_and_hide_none() {
     let jump_s = Arc::new(AtomicI64::new(0));
-    let jumping = |clock: &runtime::Clock| -> runtime::Clock {
+    let jumping = |clock: &kit::Clock| -> kit::Clock {
         let (clock, jump_s) = (clock.clone(), jump_s.clone());
         Arc::new(move || clock() + jiff::SignedDuration::from_secs(jump_s.load(Ordering::Relaxed)))
     };

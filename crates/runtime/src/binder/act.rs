@@ -2,8 +2,8 @@
 
 use super::Control;
 use super::sight::Kind;
-use crate::api::{ApiError, Resource};
-use crate::cache::Key;
+use kit::api::{ApiError, Resource};
+use kit::cache::Key;
 use object::access::{Access, name, terminating, uid};
 use object::{Value, json};
 use plan::bind::{self, Action, Plan, Target};
@@ -266,7 +266,7 @@ impl Control {
         volume: &Value,
         written: &mut Written,
     ) -> Result<Option<Flow>, ApiError> {
-        if let Some(left) = self.pauses().left(&crate::cache::key(claim), uid(claim)) {
+        if let Some(left) = self.pauses().left(&kit::cache::key(claim), uid(claim)) {
             return Ok(Some(Flow::Later(left)));
         }
         if let Some(node) = node {
@@ -302,7 +302,7 @@ impl Control {
         failed: impl Fn(&Value, &str) -> Plan,
         written: &mut Written,
     ) -> Result<Option<Flow>, ApiError> {
-        let key = crate::cache::key(object);
+        let key = kit::cache::key(object);
         if let Some(left) = self.pauses().left(&key, uid(object)) {
             return Ok(Some(Flow::Later(left)));
         }

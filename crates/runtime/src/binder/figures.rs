@@ -1,6 +1,6 @@
 //! Figures about volumes and claims, under the names that Kubernetes' controller manager gives them.
 
-use crate::cache::{Key, key};
+use kit::cache::{Key, key};
 use object::Value;
 use object::access::{Access, uid};
 use object::kinds::volumes::class_of;

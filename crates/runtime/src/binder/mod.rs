@@ -14,14 +14,14 @@ mod sight;
 pub use directories::{Directories, OfMachine, Work};
 pub use figures::Figures;
 
-use crate::api::{Api, ApiError};
-use crate::cache::Key;
 use crate::controllers::ControllerContext;
-use crate::events::{EventSubject, Events};
-use crate::namespace_scope::NamespaceScope;
-use crate::queue::Queue;
-use crate::worker;
 use act::Flow;
+use kit::NamespaceScope;
+use kit::api::{Api, ApiError};
+use kit::cache::Key;
+use kit::events::{EventSubject, Events};
+use kit::queue::Queue;
+use kit::worker;
 use object::Value;
 use object::access::{Access, uid};
 use pauses::Pauses;
@@ -40,7 +40,7 @@ const REMIND_AFTER: Duration = Duration::from_secs(30 * 60);
 
 /// Binds and reclaims, until the part stops.
 pub async fn run(context: ControllerContext) {
-    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
+    let queue = Arc::new(Queue::new(context.metrics.kit.queue(context.name)));
     let figures = context.metrics.volumes.clone();
     figures.start_over();
     let sight = Arc::new(Sight::new(queue.clone()));
@@ -177,7 +177,7 @@ impl Control {
 
     /// Tells what is new about an object, and what is still true after a long time.
     fn tell_news(&self, object: &Value, plan: &Plan) {
-        let key = crate::cache::key(object);
+        let key = kit::cache::key(object);
         let mut all = self.told();
         if plan.events.is_empty() {
             all.remove(&key);

@@ -1,6 +1,6 @@
 //! How long to wait with an operation that failed: longer each time.
 
-use crate::cache::Key;
+use kit::cache::Key;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;

@@ -1,11 +1,11 @@
 //! What the binder sees: caches with indexes, whom a change concerns, and which volumes claims hold.
 
 use super::figures::Figures;
-use crate::api::Resource;
-use crate::cache::{Cache, Index, Key, differs_at, key};
-use crate::namespace_scope::NamespaceScope;
-use crate::queue::Queue;
-use crate::worker::Source;
+use kit::NamespaceScope;
+use kit::api::Resource;
+use kit::cache::{Cache, Index, Key, differs_at, key};
+use kit::queue::Queue;
+use kit::worker::Source;
 use object::Value;
 use object::access::{Access, name, namespace, uid};
 use object::kinds::storage::{effective_default_class, is_default_class};
@@ -139,7 +139,7 @@ impl Sight {
     pub fn around(&self, volume: &Value) -> Vec<Key> {
         let key = key(volume);
         let naming = self.naming.get(&key);
-        let claims = naming.iter().map(|claim| crate::cache::key(claim)).chain(claim_of(volume));
+        let claims = naming.iter().map(|claim| kit::cache::key(claim)).chain(claim_of(volume));
         claims.chain([key]).collect()
     }
 

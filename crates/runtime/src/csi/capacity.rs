@@ -3,8 +3,8 @@
 use super::drivers::{Drivers, Known};
 use super::metrics::Metrics;
 use super::provisioner::Sight;
-use crate::api::{Api, ApiError, Resource};
 use crate::controllers::ControllerContext;
+use kit::api::{Api, ApiError, Resource};
 use object::Value;
 use object::access::{Access, name};
 use plan::csi::capacity::{self, Want};

@@ -1,6 +1,6 @@
 //! `--csi`: where a driver is, and how it is to be used.
 
-use crate::backoff::Backoff;
+use kit::backoff::Backoff;
 use plan::csi::Options;
 use std::time::Duration;
 

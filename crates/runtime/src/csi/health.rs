@@ -4,13 +4,14 @@
 use super::drivers::{Drivers, Known};
 use super::metrics::Metrics;
 use super::{claims, say, volumes};
-use crate::api::{Api, ApiError, Resource};
-use crate::cache::{Cache, Key};
-use crate::controllers::{Clock, ControllerContext};
-use crate::events::{EventSubject, Events};
-use crate::queue::Queue;
-use crate::worker::{self, Source};
+use crate::controllers::ControllerContext;
 use futures::StreamExt;
+use kit::Clock;
+use kit::api::{Api, ApiError, Resource};
+use kit::cache::{Cache, Key};
+use kit::events::{EventSubject, Events};
+use kit::queue::Queue;
+use kit::worker::{self, Source};
 use object::Value;
 use object::access::{Access, name, uid};
 use plan::csi::Event;
@@ -50,7 +51,7 @@ pub async fn run(context: ControllerContext) {
         claims: claims(),
         volumes: volumes(),
     });
-    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
+    let queue = Arc::new(Queue::new(context.metrics.kit.queue(context.name)));
     // One key is enough: each piece of work compares all drivers.
     queue.add(Key::default());
     let source = Source::new(volumes(), |_| Vec::new()).into(monitor.volume_cache.clone());

@@ -7,7 +7,7 @@
 //! stays out.
 
 use super::drivers::Drivers;
-use crate::api::{Api, ApiError, Resource};
+use kit::api::{Api, ApiError, Resource};
 use object::access::{Access, uid};
 use object::{Map, Value, json};
 use plan::csi::journal::{Doomed, Entry};

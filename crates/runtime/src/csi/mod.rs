@@ -23,8 +23,8 @@ pub use plan::csi::reclaim::{CONFIRM, RECORD};
 pub use provisioner::run as run_provisioner;
 pub use resizer::run as run_resizer;
 
-use crate::api::Resource;
-use crate::events::{EventSubject, Events};
+use kit::api::Resource;
+use kit::events::{EventSubject, Events};
 use object::Value;
 use object::access::{name, namespace, uid};
 use plan::csi::Event;

@@ -4,13 +4,14 @@ use super::drivers::{Drivers, Known};
 use super::metrics::Metrics;
 use super::pace::Attempts;
 use super::{attributes_classes, claims, secrets, tell, volumes};
-use crate::api::{Api, ApiError, Resource};
-use crate::cache::{Cache, Index, Key, key};
-use crate::controllers::{Clock, ControllerContext};
-use crate::events::Events;
-use crate::queue::Queue;
-use crate::worker::{self, Source};
+use crate::controllers::ControllerContext;
 use jiff::Timestamp;
+use kit::Clock;
+use kit::api::{Api, ApiError, Resource};
+use kit::cache::{Cache, Index, Key, key};
+use kit::events::Events;
+use kit::queue::Queue;
+use kit::worker::{self, Source};
 use object::Value;
 use object::access::{Access, name, namespace, uid};
 use plan::csi::modify::{self, Modification};
@@ -30,7 +31,7 @@ pub async fn run(context: ControllerContext) {
         return;
     }
     let control = Arc::new(Control::new(&context));
-    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
+    let queue = Arc::new(Queue::new(context.metrics.kit.queue(context.name)));
     let work = control.clone();
     let worker = worker::run_with(context.clone(), queue.clone(), control.sources(), WORKERS, move |key| {
         let control = work.clone();

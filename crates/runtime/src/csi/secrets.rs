@@ -1,8 +1,8 @@
 //! Credentials for drivers, read when they are needed and kept nowhere.
 
 use super::remote::Secrets;
-use crate::api::{Api, ApiError, Resource};
 use base64::Engine;
+use kit::api::{Api, ApiError, Resource};
 use object::Value;
 use object::access::Access;
 use plan::csi::SecretRef;

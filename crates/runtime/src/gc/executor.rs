@@ -1,8 +1,8 @@
 //! The executor of the garbage collector: reads single objects and sends the requests of a plan.
 
 use super::Collector;
-use crate::api::{ApiError, Resource};
 use futures::future::try_join_all;
+use kit::api::{ApiError, Resource};
 use object::{Value, json};
 use plan::gc::{Action, Answer, CollectionPlan, Fact, GraphEvent, Place};
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 
 use super::Collector;
 use super::watch::is_watched;
-use crate::api::ApiError;
+use kit::api::ApiError;
 use object::Value;
 use object::access::{Access, uid};
 use plan::gc::{Place, Uid};

@@ -8,11 +8,11 @@ mod executor;
 mod live_dependents;
 mod watch;
 
-use crate::api::{Api, ApiError, Resource};
-use crate::backoff::DelayQueue;
 use crate::controllers::ControllerContext;
-use crate::discovery::{Discovery, Served};
-use crate::metrics::QueueMetrics;
+use kit::QueueMetrics;
+use kit::api::{Api, ApiError, Resource};
+use kit::backoff::DelayQueue;
+use kit::discovery::{Discovery, Served};
 use live_dependents::Listings;
 use plan::gc::{Answers, CollectionPlan, Graph, GraphEvent, Place, Step, Work};
 use std::collections::{HashMap, HashSet};
@@ -40,7 +40,7 @@ pub async fn run(context: ControllerContext) {
         rediscover: Notify::new(),
         removed_definitions: Mutex::default(),
         unsynced: channel::Sender::new(0),
-        figures: context.metrics.queue(context.name),
+        figures: context.metrics.kit.queue(context.name),
         context,
     });
     let mut tasks = JoinSet::new();
@@ -103,7 +103,7 @@ impl Collector {
             let work = self.next().await;
             let started = Instant::now();
             let result = self.reconcile(&work).await;
-            self.context.metrics.reconciled(self.context.name, started.elapsed(), result.is_err());
+            self.context.metrics.kit.reconciled(self.context.name, started.elapsed(), result.is_err());
             let mut graph = self.graph();
             let mut delayed = self.delayed();
             match result {

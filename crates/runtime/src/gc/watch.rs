@@ -1,12 +1,12 @@
 //! Feeds the graph: one watch per resource, for as long as it is served.
 
 use super::Collector;
-use crate::api::Resource;
-use crate::cache::shared;
-use crate::discovery::Served;
-use crate::watcher::{self, Event};
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kit::api::Resource;
+use kit::cache::shared;
+use kit::discovery::Served;
+use kit::watcher::{self, Event};
 use plan::gc::{Fact, GraphEvent, OwnerRef, Place, Uid};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

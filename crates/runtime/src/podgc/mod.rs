@@ -7,12 +7,13 @@ mod figures;
 
 pub use figures::Figures;
 
-use crate::api::{Api, ApiError, Resource};
-use crate::cache::{Cache, Index, Key, key};
-use crate::controllers::{Clock, ControllerContext};
-use crate::worker::{self, ReconcileResult, Source};
+use crate::controllers::ControllerContext;
 use futures::StreamExt;
 use jiff::SignedDuration;
+use kit::Clock;
+use kit::api::{Api, ApiError, Resource};
+use kit::cache::{Cache, Index, Key, key};
+use kit::worker::{self, ReconcileResult, Source};
 use object::access::{Access, name, namespace, terminating, uid};
 use object::{Value, json};
 use plan::podgc::{self, NodeState, Reason, Step};

@@ -1,12 +1,13 @@
 //! Protects claims in use by a finalizer, and sets the condition `Unused`.
 
 use super::patch;
-use crate::api::{Api, ApiError, Resource};
-use crate::cache::{Cache, Index, Key, key};
-use crate::controllers::{Clock, ControllerContext};
-use crate::queue::Queue;
-use crate::worker::{self, Source};
+use crate::controllers::ControllerContext;
 use futures::StreamExt;
+use kit::Clock;
+use kit::api::{Api, ApiError, Resource};
+use kit::cache::{Cache, Index, Key, key};
+use kit::queue::Queue;
+use kit::worker::{self, Source};
 use object::access::namespace;
 use object::{Gates, Value};
 use plan::protect::{self, ClaimStep};
@@ -29,7 +30,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 pub async fn run(context: ControllerContext) {
     let pods = Resource::new("v1", "Pod", "pods", true);
     let claims = Resource::new("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true);
-    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
+    let queue = Arc::new(Queue::new(context.metrics.kit.queue(context.name)));
     let woken = Woken::default();
     let by_claim = woken.clone();
     let claim_source = Source::new(claims.clone(), move |claim| vec![by_claim.add(key(claim))]);

@@ -1,10 +1,10 @@
 //! Protects VolumeAttributesClasses that a PV or a claim uses.
 
 use super::patch;
-use crate::api::{Api, ApiError, Resource};
 use crate::controllers::ControllerContext;
 use crate::csi::{claims, volumes};
-use crate::worker::{self, Key, Source, key};
+use kit::api::{Api, ApiError, Resource};
+use kit::worker::{self, Key, Source, key};
 use object::Value;
 use object::access::terminating;
 use plan::protect;
@@ -18,7 +18,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Keeps the finalizer of VolumeAttributesClasses, until shutdown.
 pub async fn run(context: ControllerContext) {
     let classes = Resource::new("storage.k8s.io/v1", "VolumeAttributesClass", "volumeattributesclasses", false);
-    if !worker::wait_for_first(&context, &classes).await {
+    if !worker::wait_for_first(&context.api, &context.shutdown, &classes).await {
         return;
     }
     let source = Source::new(classes.clone(), |class| vec![key(class)]);

@@ -8,8 +8,8 @@ pub use claims::run as run_claims;
 pub use classes::run as run_classes;
 pub use volumes::run as run_volumes;
 
-use crate::api::{Api, ApiError};
-use crate::cache::{Cache, Key};
+use kit::api::{Api, ApiError};
+use kit::cache::{Cache, Key};
 use object::Value;
 use object::access::{terminating, uid};
 

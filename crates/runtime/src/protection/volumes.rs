@@ -1,9 +1,9 @@
 //! Protects bound PVs by a finalizer.
 
 use super::patch;
-use crate::api::Resource;
 use crate::controllers::ControllerContext;
-use crate::worker::{self, Source, key};
+use kit::api::Resource;
+use kit::worker::{self, Source, key};
 use object::Value;
 use plan::protect;
 

@@ -1,7 +1,7 @@
 //! Metrics of claims and PVs: phase, size, class and backend.
 
 use super::Table;
-use crate::watcher::Slim;
+use kit::watcher::Slim;
 use object::quantity::Quantity;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;

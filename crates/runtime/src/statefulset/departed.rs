@@ -2,9 +2,9 @@
 
 use super::StatefulSetController;
 use super::informers::Scene;
-use crate::api::ApiError;
-use crate::cache::Key;
-use crate::events::EventSubject;
+use kit::api::ApiError;
+use kit::cache::Key;
+use kit::events::EventSubject;
 use object::Value;
 use object::access::{Access, controller, name, namespace, terminating, uid};
 use plan::statefulset::SetEvent;
@@ -100,7 +100,7 @@ impl StatefulSetController {
 
     /// Warns of claims that are being deleted while pods use them, of each once.
     pub(super) async fn warn_of_deleted_claims(&self, scene: &Scene) -> Result<(), ApiError> {
-        let (set, key) = (&scene.set, crate::cache::key(&scene.set));
+        let (set, key) = (&scene.set, kit::cache::key(&scene.set));
         let found = if terminating(set) { Vec::new() } else { scene.claims_deleted_in_use() };
         let warned = |news: Option<&[(&Value, String)]>| {
             let mut all_known = self.known();

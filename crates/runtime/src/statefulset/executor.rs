@@ -2,11 +2,11 @@
 
 use super::StatefulSetController;
 use super::informers::Informer;
-use crate::api::ApiError;
-use crate::cache::key;
 use crate::growth::Grant;
 use futures::StreamExt;
 use futures::future::join_all;
+use kit::api::ApiError;
+use kit::cache::key;
 use object::access::{Access, name, namespace, terminating, uid};
 use object::kinds::volumes::BETA_CLASS;
 use object::{Value, json};

@@ -3,11 +3,11 @@
 
 use super::departed::DepartedClaims;
 use super::{planner, resource};
-use crate::api::Resource;
-use crate::cache::{self, Cache, Index, Key, by_controller, controlled_by, differs, differs_at, key};
 use crate::metrics::Metrics;
-use crate::worker::Source;
 use jiff::Timestamp;
+use kit::api::Resource;
+use kit::cache::{self, Cache, Index, Key, by_controller, controlled_by, differs, differs_at, key};
+use kit::worker::Source;
 use object::access::{self, Access, controller, name, namespace, uid};
 use object::{Gates, Value};
 use plan::allowance::Allowance;

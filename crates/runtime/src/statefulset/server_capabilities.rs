@@ -1,7 +1,7 @@
 //! Detects API servers that lack fields which the controller uses.
 
-use crate::api::Api;
 use crate::controllers::ControllerContext;
+use kit::api::Api;
 use object::Value;
 use object::access::Access;
 use std::time::Duration;
@@ -44,8 +44,8 @@ fn knows_update_policy(document: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::is_known;
-    use crate::api::Api;
     use http::{Request, Response};
+    use kit::api::Api;
     use kube::client::Body;
     use object::{Value, json};
     use std::convert::Infallible;

@@ -1,10 +1,10 @@
 //! Events: repeated ones increase a count, their rate is limited, and queued ones are sent at shutdown.
 
 use crate::world::*;
+use kit::api::{Api, Resource};
+use kit::events::{EventSubject, Events};
 use object::Value;
 use object::access::{Access, uid};
-use runtime::api::{Api, Resource};
-use runtime::events::{EventSubject, Events};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -22,8 +22,8 @@ impl Teller {
         let about = world.create(config_map("default", "subject")).await;
         let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
         let api = Api::new(world.client("teller", server::User::apiserver(), world.faults.clone()));
-        let clock: runtime::Clock = Arc::new(jiff::Timestamp::now);
-        let events = Events::start(&api, "teller", &world.setup.metrics, &clock, &tasks, &shutdown);
+        let clock: kit::Clock = Arc::new(jiff::Timestamp::now);
+        let events = Events::start(&api, "teller", &world.setup.metrics.kit, &clock, &tasks, &shutdown);
         tasks.close();
         Teller { events, tasks, shutdown, about }
     }

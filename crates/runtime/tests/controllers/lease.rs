@@ -2,10 +2,10 @@
 //! happens.
 
 use crate::world::{Faults, World};
+use kit::api::Api;
+use kit::lease::{Election, Loss, Overdue, Standing, Term, Timing, Work};
 use object::access::Access;
 use object::{Value, json};
-use runtime::api::Api;
-use runtime::lease::{Election, Loss, Overdue, Standing, Term, Timing, Work};
 use server::User;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -2,10 +2,10 @@
 
 use crate::world::*;
 use futures::future::join_all;
+use kit::api::{Api, Resource};
+use kit::worker::{self, Source};
 use object::access::{name, uid};
 use object::json;
-use runtime::api::{Api, Resource};
-use runtime::worker::{self, Source};
 use runtime::{Controllers, Setup};
 use server::User;
 use std::time::Duration;

@@ -113,7 +113,7 @@ impl World {
     pub fn client(&self, name: &str, user: User, faults: Faults) -> kube::Client {
         let service =
             Recorded { inner: self.running.local(user), account: name.into(), to: self.requests.clone(), faults };
-        self.setup.metrics.client(name, service)
+        self.setup.metrics.kit.client(name, service)
     }
 
     pub async fn stop_controllers(&mut self) {

@@ -115,7 +115,7 @@ async fn rights_of_the_event_recorder() {
 #[test]
 fn every_controller_has_a_story_and_every_role_a_controller() {
     let text = include_str!("main.rs");
-    let accounts = runtime::Controllers::accounts("*", &runtime::NamespaceScope::default()).expect("a good list");
+    let accounts = runtime::Controllers::accounts("*", &kit::NamespaceScope::default()).expect("a good list");
     for (controller, account) in &accounts {
         assert!(text.contains(&format!("each_right(\"{account}\"")), "{controller}, as {account}");
     }

@@ -6,10 +6,10 @@ use crate::storage::{self, DRIVER, MONITOR, PROVISIONER, RESIZER, Storage, until
 use crate::world::*;
 use csi::Code;
 use csi::directory::{Gate, Order};
+use kit::api::{Api, Resource};
+use kit::events::EventSubject;
 use object::access::{Access, name, namespace, uid};
 use object::{Value, condition, json};
-use runtime::api::{Api, Resource};
-use runtime::events::EventSubject;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -503,7 +503,7 @@ pub fn say_twice(stage: &mut Stage) -> Told<'_> {
         let api = Api::new(world.client(account, user, world.faults.clone()));
         let (tasks, shutdown) = Default::default();
         let metrics = &world.setup.metrics;
-        let events = runtime::events::Events::start(&api, account, metrics, &world.setup.clock, &tasks, &shutdown);
+        let events = kit::events::Events::start(&api, account, metrics, &world.setup.clock, &tasks, &shutdown);
         let resource = Resource::new("v1", "ConfigMap", "configmaps", true);
         let about = EventSubject {
             resource: &resource,

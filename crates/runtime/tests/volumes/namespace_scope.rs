@@ -2,9 +2,9 @@
 
 use crate::pairs::*;
 use crate::world::*;
+use kit::NamespaceScope;
 use object::access::{Access, name, uid};
 use object::{Value, json, patch};
-use runtime::NamespaceScope;
 
 /// Objects of another namespace, each in a state in which our controllers would act on it.
 struct Theirs {

@@ -1,10 +1,10 @@
 //! Making volumes: written down first, then asked for, then saved.
 
 use super::Control;
-use crate::api::ApiError;
 use crate::csi::drivers::Known;
 use crate::csi::remote::Secrets;
 use crate::csi::secrets;
+use kit::api::ApiError;
 use object::Value;
 use object::access::{Access, name, namespace, uid};
 use object::json;

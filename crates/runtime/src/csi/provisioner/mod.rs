@@ -14,12 +14,13 @@ use super::journal::Journal;
 use super::metrics::Metrics;
 use super::pace::Attempts;
 use super::{say, tell};
-use crate::api::{Api, ApiError, Resource};
-use crate::cache::{Cache, Key, key};
-use crate::controllers::{Clock, ControllerContext, steady};
-use crate::events::{EventSubject, Events};
-use crate::queue::Queue;
-use crate::worker;
+use crate::controllers::ControllerContext;
+use kit::api::{Api, ApiError, Resource};
+use kit::cache::{Cache, Key, key};
+use kit::events::{EventSubject, Events};
+use kit::queue::Queue;
+use kit::worker;
+use kit::{Clock, steady};
 use notes::Notes;
 use object::Value;
 use object::access::{Access, name, namespace, terminating, uid};
@@ -43,7 +44,7 @@ pub async fn run(context: ControllerContext) {
         return;
     }
     let Some(journal) = open_journal(&context).await else { return };
-    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
+    let queue = Arc::new(Queue::new(context.metrics.kit.queue(context.name)));
     let control = Arc::new(Control::new(&context, journal, queue.clone()));
     control.used();
     let mut arrivals = context.drivers.arrivals();

@@ -1,8 +1,8 @@
 //! What the provisioner remembers between turns. A crash loses it: what must not be lost is in the journal or on the objects.
 
-use crate::cache::{Cache, Changed, Key};
 use crate::csi::drivers::{Drivers, Known};
 use jiff::Timestamp;
+use kit::cache::{Cache, Changed, Key};
 use object::Value;
 use object::access::{Access, name, uid};
 use object::kinds::volumes::class_of;

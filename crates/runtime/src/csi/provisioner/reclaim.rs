@@ -3,11 +3,11 @@
 use super::Control;
 use super::create::is_of;
 use super::sight::{is_at, volume_key};
-use crate::api::{ApiError, Resource};
 use crate::csi::drivers::Known;
 use crate::csi::remote::Secrets;
 use crate::csi::{journal, secrets};
-use crate::events::EventSubject;
+use kit::api::{ApiError, Resource};
+use kit::events::EventSubject;
 use object::access::{Access, name, terminating, uid};
 use object::kinds::volumes::class_of;
 use object::{Value, json};

@@ -3,10 +3,10 @@
 //! namespace are claims that may be sources of copies, and the key without anything is about capacity.
 
 use super::notes::Notes;
-use crate::api::Resource;
-use crate::cache::{Cache, Index, Key, key};
 use crate::csi::drivers::Drivers;
-use crate::worker::Source;
+use kit::api::Resource;
+use kit::cache::{Cache, Index, Key, key};
+use kit::worker::Source;
 use object::Value;
 use object::access::{Access, name, namespace, terminating};
 use object::kinds::volumes::class_of;

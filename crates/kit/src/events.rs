@@ -5,7 +5,7 @@
 
 use crate::api::{Api, ApiError, Resource};
 use crate::backoff::Backoff;
-use crate::controllers::Clock;
+use crate::clock::Clock;
 use crate::metrics::{Lost, Metrics};
 use jiff::Timestamp;
 use object::{Value, json};

@@ -86,7 +86,7 @@ impl Refusals {
     }
 
     /// Records an event per missing permission, on the affected ServiceAccount. Never returns.
-    pub(crate) async fn report(self, recorders: HashMap<&'static str, Events>) {
+    pub async fn report(self, recorders: HashMap<&'static str, Events>) {
         let accounts = Resource::new("v1", "ServiceAccount", "serviceaccounts", true);
         loop {
             let unreported = std::mem::take(&mut self.reported().unreported);

@@ -26,7 +26,7 @@ pub fn key(object: &Value) -> Key {
 
 /// Returns a shared copy of the namespace. Consecutive objects mostly have the same one, so the last is
 /// cached.
-pub(crate) fn shared(namespace: &str) -> Arc<str> {
+pub fn shared(namespace: &str) -> Arc<str> {
     thread_local!(static LAST: RefCell<Arc<str>> = RefCell::new("".into()));
     LAST.with_borrow_mut(|last| {
         if **last != *namespace {
@@ -198,7 +198,7 @@ impl Cache {
     }
 
     /// Applies a watch event.
-    pub(crate) fn apply(&self, event: Event<Arc<Value>>) {
+    pub fn apply(&self, event: Event<Arc<Value>>) {
         match event {
             Event::Init => self.lock().restart(),
             Event::Apply(object) => self.change(|state, changes| state.watch_apply(object, changes)),
@@ -208,15 +208,15 @@ impl Cache {
     }
 
     /// Sets the listener for changes. It is called after the change and may read the cache.
-    pub(crate) fn listen(&self, listener: impl Fn(&Changed) + Send + Sync + 'static) {
+    pub fn listen(&self, listener: impl Fn(&Changed) + Send + Sync + 'static) {
         self.lock().listener = Some(Arc::new(listener));
     }
-    pub(crate) fn stop_listening(&self) {
+    pub fn stop_listening(&self) {
         self.lock().listener = None;
     }
 
     /// Waits until own writes have been unconfirmed for a while, and returns them. Cancel-safe.
-    pub(crate) async fn unconfirmed_writes(&self) -> Vec<(u64, Key)> {
+    pub async fn unconfirmed_writes(&self) -> Vec<(u64, Key)> {
         while self.lock().unconfirmed.is_empty() {
             self.shared.unconfirmed.notified().await;
         }
@@ -225,7 +225,7 @@ impl Cache {
     }
 
     /// Resolves an unconfirmed write with what the server has now.
-    pub(crate) fn settle(&self, write: (u64, Key), found: Option<Arc<Value>>) {
+    pub fn settle(&self, write: (u64, Key), found: Option<Arc<Value>>) {
         let (version, key) = write;
         let is_absent = found.is_none();
         self.change(|state, changes| {

@@ -1,7 +1,7 @@
 //! The common loop of controllers: watch resources into caches, and reconcile the keys that changed.
 
-use crate::api::{ApiError, Resource};
-use crate::controllers::ControllerContext;
+use crate::api::{Api, ApiError, Resource};
+use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::watcher::{self, Event};
 use futures::StreamExt;
@@ -12,8 +12,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 pub use crate::cache::{Cache, Changed, Key, key};
+
+/// What the loop needs of a controller.
+#[derive(Clone)]
+pub struct Context {
+    /// The controller's name in metrics and logs.
+    pub name: &'static str,
+    pub api: Api,
+    pub metrics: Metrics,
+    pub shutdown: CancellationToken,
+}
 
 /// A watched resource, its cache, and the keys that its changes queue.
 pub struct Source {
@@ -76,19 +87,20 @@ impl From<Option<Duration>> for ReconcileResult {
 
 /// Runs `work` for every key that the sources queue, until shutdown. No key is worked on before all caches
 /// are filled. `work` returns when to requeue the key.
-pub async fn run<F, Fut, T>(context: ControllerContext, sources: Vec<Source>, workers: usize, work: F)
+pub async fn run<F, Fut, T>(context: impl Into<Context>, sources: Vec<Source>, workers: usize, work: F)
 where
     F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<T, ApiError>> + Send,
     T: Into<ReconcileResult>,
 {
+    let context = context.into();
     let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
     run_with(context, queue, sources, workers, work).await;
 }
 
 /// Like [`run`], on a queue that other tasks add keys to as well.
 pub async fn run_with<F, Fut, T>(
-    context: ControllerContext,
+    context: impl Into<Context>,
     queue: Arc<Queue<Key>>,
     sources: Vec<Source>,
     workers: usize,
@@ -98,6 +110,7 @@ pub async fn run_with<F, Fut, T>(
     Fut: Future<Output = Result<T, ApiError>> + Send,
     T: Into<ReconcileResult>,
 {
+    let context = context.into();
     let unfilled = Arc::new(watch::Sender::new(sources.len()));
     let mut tasks = JoinSet::new();
     let mut listening = Listening(Vec::new());
@@ -130,12 +143,12 @@ pub async fn run_with<F, Fut, T>(
 
 /// Waits for the first object of a resource, before which related resources need not be watched. Returns
 /// false at shutdown.
-pub async fn wait_for_first(context: &ControllerContext, resource: &Resource) -> bool {
-    let mut changes = Box::pin(watcher::metadata(&context.api, resource));
+pub async fn wait_for_first(api: &Api, shutdown: &CancellationToken, resource: &Resource) -> bool {
+    let mut changes = Box::pin(watcher::metadata(api, resource));
     loop {
         tokio::select! {
             biased;
-            () = context.shutdown.cancelled() => return false,
+            () = shutdown.cancelled() => return false,
             change = changes.next() => match change {
                 Some(Event::Apply(_)) => return true,
                 Some(_) => {}
@@ -145,7 +158,7 @@ pub async fn wait_for_first(context: &ControllerContext, resource: &Resource) ->
     }
 }
 
-async fn reconcile_next<F, Fut, T>(context: &ControllerContext, queue: &Queue<Key>, work: &F)
+async fn reconcile_next<F, Fut, T>(context: &Context, queue: &Queue<Key>, work: &F)
 where
     F: Fn(Key) -> Fut,
     Fut: Future<Output = Result<T, ApiError>>,
@@ -181,7 +194,7 @@ impl Drop for Listening {
 }
 
 async fn fill(
-    context: ControllerContext,
+    context: Context,
     resource: Resource,
     fields: Option<String>,
     cache: Cache,
@@ -212,7 +225,7 @@ async fn fill(
 /// Checks own writes that the watch does not confirm. This is rare: the object was deleted while a list was
 /// being read. It uses a list with a field selector, because a controller that may watch a resource may not
 /// always get single objects.
-async fn settle(context: &ControllerContext, resource: &Resource, cache: &Cache, writes: Vec<(u64, Key)>) {
+async fn settle(context: &Context, resource: &Resource, cache: &Cache, writes: Vec<(u64, Key)>) {
     for write in writes {
         let (namespace, name) = &write.1;
         let path = format!("{}?fieldSelector=metadata.name%3D{name}", resource.collection(namespace));

@@ -2,7 +2,7 @@
 //! sends requests and waits.
 
 use crate::api::{Api, ApiError, Resource};
-use crate::controllers::{Clock, Controllers};
+use crate::clock::Clock;
 use futures::StreamExt;
 use k8s_openapi::api::coordination::v1 as coordination;
 use kube::api::{WatchEvent, WatchParams};
@@ -99,12 +99,6 @@ pub enum Standing {
 pub trait Work {
     /// Stops the work; nothing is done any more when this returns.
     fn stop(self) -> impl Future<Output = ()> + Send;
-}
-
-impl Work for Controllers {
-    fn stop(self) -> impl Future<Output = ()> + Send {
-        Controllers::stop(self)
-    }
 }
 
 /// The work did not stop before its lease expired: the process must exit at once, because another may lead by

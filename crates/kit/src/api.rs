@@ -140,7 +140,7 @@ impl ApiError {
         ApiError::Refused { code: 409, message, object: String::new(), causes: Vec::new() }
     }
 
-    pub(crate) fn refused(status: kube::core::Status) -> ApiError {
+    pub fn refused(status: kube::core::Status) -> ApiError {
         let (object, causes) = status.details.map(|details| (details.name, details.causes)).unwrap_or_default();
         let causes = causes.into_iter().map(|cause| cause.reason).collect();
         ApiError::Refused { code: status.code, message: status.message, object, causes }
@@ -183,11 +183,11 @@ impl Api {
         Api { scope: scope.clone(), ..self }
     }
 
-    pub(crate) fn scope(&self) -> &NamespaceScope {
+    pub fn scope(&self) -> &NamespaceScope {
         &self.scope
     }
 
-    pub(crate) fn decoded(&self) -> &DecodeCache {
+    pub fn decoded(&self) -> &DecodeCache {
         &self.decoded
     }
 
@@ -224,7 +224,7 @@ impl Api {
     }
 
     /// GET of a response that is read as a stream.
-    pub(crate) async fn stream(&self, path: &str) -> Result<Body, ApiError> {
+    pub async fn stream(&self, path: &str) -> Result<Body, ApiError> {
         let request = http::Request::get(path).header(http::header::ACCEPT, JSON);
         Ok(self.ask(request, Vec::new()).await?.into_body())
     }
@@ -331,7 +331,7 @@ impl Api {
     }
 
     /// Reads one page of a collection, from the continue token on; `take` decodes the text of each object.
-    pub(crate) async fn page<T>(
+    pub async fn page<T>(
         &self,
         path: &str,
         selector: &str,
@@ -447,7 +447,7 @@ async fn within<A>(
 }
 
 /// A page of a list.
-pub(crate) struct Page<T> {
+pub struct Page<T> {
     pub items: Vec<T>,
     /// The resourceVersion of the list.
     pub version: String,
@@ -459,7 +459,7 @@ async fn whole(response: http::Response<Body>) -> Result<Bytes, ApiError> {
     Ok(response.into_body().collect_bytes().await?)
 }
 
-pub(crate) fn unreadable(error: serde_json::Error) -> ApiError {
+pub fn unreadable(error: serde_json::Error) -> ApiError {
     ApiError::Broken(kube::Error::SerdeError(error))
 }
 
