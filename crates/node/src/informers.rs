@@ -3,15 +3,15 @@
 use crate::addresses::Addresses;
 use crate::scheduling_queue::SchedulingQueue;
 use futures::StreamExt;
-use kit::Metrics;
 use kit::api::{Api, ApiError, Resource};
 use kit::queue::Queue;
 use kit::watcher::{self, Event};
+use kit::{Metrics, Relist};
 use object::Value;
 use object::access::{Access, name, terminating, uid};
 use plan::kubelet::{self, PodEvent, expand};
 use plan::schedule::{Cluster, Key, Moved, key};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
@@ -162,22 +162,19 @@ impl Informers {
     /// Watches one resource for ever.
     pub async fn watch(&self, api: Api, watched: Watched) {
         let mut changes = Box::pin(watcher::objects(&api, &watched.resource(), None));
-        let mut fresh: Option<HashSet<Key>> = None;
+        let mut relist = Relist::default();
         let mut filled = false;
         while let Some(change) = changes.next().await {
             match change {
-                Event::Init => fresh = Some(HashSet::new()),
+                Event::Init => relist.begin(),
                 Event::Apply(object) => {
-                    if let Some(fresh) = &mut fresh {
-                        fresh.insert(key(&object));
-                    }
+                    relist.applied(&key(&object));
                     self.apply(watched, object);
                 }
                 Event::Delete(object) => self.delete(watched, &key(&object)),
                 Event::InitDone => {
-                    let fresh = fresh.take().unwrap_or_default();
-                    let stale = self.lock().keys(watched).into_iter().filter(|key| !fresh.contains(key));
-                    for key in stale.collect::<Vec<Key>>() {
+                    let known = self.lock().keys(watched);
+                    for key in relist.missing(&known) {
                         self.delete(watched, &key);
                     }
                     if !std::mem::replace(&mut filled, true) {

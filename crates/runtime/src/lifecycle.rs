@@ -7,17 +7,17 @@
 use crate::controllers::ControllerContext;
 use futures::StreamExt;
 use jiff::Timestamp;
-use kit::Clock;
 use kit::api::{Api, ApiError, Resource};
 use kit::backoff::DelayQueue;
 use kit::events::{EventSubject, Events};
 use kit::watcher::{self, Event};
 use kit::worker::{self, Cache, Key, Source, key};
+use kit::{Clock, Relist};
 use object::access::{Access, name, namespace, uid};
 use object::{Value, json};
 use plan::lifecycle::{self, Trouble};
 use plan::node::LEASES;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -183,7 +183,7 @@ struct PodWatch {
 impl PodWatch {
     async fn watch(mut self, node: Arc<str>) {
         let mut changes = Box::pin(watcher::objects(&self.api, &pods(), Some(&format!("spec.nodeName={node}"))));
-        let mut fresh: Option<HashSet<Key>> = None;
+        let mut relist = Relist::default();
         loop {
             let wake_at = self.due.next_at();
             let wait = async {
@@ -195,7 +195,7 @@ impl PodWatch {
             tokio::select! {
                 biased;
                 change = changes.next() => match change {
-                    Some(change) => self.apply(change, &mut fresh).await,
+                    Some(change) => self.apply(change, &mut relist).await,
                     None => return,
                 },
                 told = self.trouble.changed() => {
@@ -215,22 +215,18 @@ impl PodWatch {
         }
     }
 
-    async fn apply(&mut self, change: Event<Arc<Value>>, fresh: &mut Option<HashSet<Key>>) {
+    async fn apply(&mut self, change: Event<Arc<Value>>, relist: &mut Relist<Key>) {
         match change {
-            Event::Init => *fresh = Some(HashSet::new()),
+            Event::Init => relist.begin(),
             Event::Apply(pod) => {
                 let key = key(&pod);
-                if let Some(fresh) = fresh {
-                    fresh.insert(key.clone());
-                }
+                relist.applied(&key);
                 self.pods.insert(key.clone(), pod);
                 self.reconcile_pod(&key).await;
             }
             Event::Delete(pod) => self.forget(&key(&pod)),
             Event::InitDone => {
-                let fresh = fresh.take().unwrap_or_default();
-                let stale: Vec<Key> = self.pods.keys().filter(|key| !fresh.contains(*key)).cloned().collect();
-                stale.iter().for_each(|key| self.forget(key));
+                relist.missing(self.pods.keys()).iter().for_each(|key| self.forget(key));
             }
         }
     }

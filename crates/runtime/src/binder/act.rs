@@ -3,6 +3,7 @@
 use super::Control;
 use super::sight::Kind;
 use kit::api::{ApiError, Resource};
+use kit::backoff::Backoff;
 use kit::cache::Key;
 use object::access::{Access, name, terminating, uid};
 use object::{Value, json};
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Whether pods still use a volume that is to be recycled is looked at so often. Recycling is rare, and going out of use.
 const PODS_PAUSE: Duration = Duration::from_secs(15);
+/// Backoff of operations on a volume that failed.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(500), max: Duration::from_secs(122) };
 
 /// How it goes on with a key.
 pub enum Flow {
@@ -266,7 +269,7 @@ impl Control {
         volume: &Value,
         written: &mut Written,
     ) -> Result<Option<Flow>, ApiError> {
-        if let Some(left) = self.pauses().left(&kit::cache::key(claim), uid(claim)) {
+        if let Some(left) = self.backoff.remaining(&kit::cache::key(claim), uid(claim)) {
             return Ok(Some(Flow::Later(left)));
         }
         if let Some(node) = node {
@@ -303,7 +306,7 @@ impl Control {
         written: &mut Written,
     ) -> Result<Option<Flow>, ApiError> {
         let key = kit::cache::key(object);
-        if let Some(left) = self.pauses().left(&key, uid(object)) {
+        if let Some(left) = self.backoff.remaining(&key, uid(object)) {
             return Ok(Some(Flow::Later(left)));
         }
         let started = Instant::now();
@@ -311,7 +314,7 @@ impl Control {
         self.figures.own_operation(operation, started.elapsed(), result.is_ok());
         match result {
             Ok(()) => {
-                self.pauses().forget(&key);
+                self.backoff.forget(&key);
                 if operation == "volume_provision" {
                     self.tell(&provisioned(object));
                 } else {
@@ -324,7 +327,7 @@ impl Control {
                 Ok(None)
             }
             Err(error) => {
-                let pause = self.pauses().fail(&key, uid(object));
+                let pause = self.backoff.failed(&key, uid(object), |failures| BACKOFF.after(failures));
                 tracing::warn!(operation, name = %key.1, error, ?pause, "an operation on a volume failed; trying again");
                 self.act_out(failed(object, &error), written).await?;
                 Ok(Some(Flow::Later(pause)))

@@ -8,7 +8,6 @@
 mod act;
 mod directories;
 mod figures;
-mod pauses;
 mod sight;
 
 pub use directories::{Directories, OfMachine, Work};
@@ -16,15 +15,14 @@ pub use figures::Figures;
 
 use crate::controllers::ControllerContext;
 use act::Flow;
-use kit::NamespaceScope;
 use kit::api::{Api, ApiError};
 use kit::cache::Key;
 use kit::events::{EventSubject, Events};
 use kit::queue::Queue;
 use kit::worker;
+use kit::{KeyedBackoff, NamespaceScope};
 use object::Value;
 use object::access::{Access, uid};
-use pauses::Pauses;
 use plan::bind::{self, Event, Plan, Target, Waiting, Wanted};
 use plan::reclaim::Plugins;
 use sight::{Held, Sight};
@@ -61,7 +59,7 @@ pub async fn run(context: ControllerContext) {
         queue: queue.clone(),
         waiting: Mutex::default(),
         told: Mutex::default(),
-        pauses: Mutex::default(),
+        backoff: KeyedBackoff::default(),
     });
     worker::run_with(context, queue, sources, WORKERS, move |key| {
         let control = control.clone();
@@ -81,7 +79,7 @@ struct Control {
     queue: Arc<Queue<Key>>,
     waiting: Mutex<Waiting<Key>>,
     told: Mutex<HashMap<Key, Told>>,
-    pauses: Mutex<Pauses>,
+    backoff: KeyedBackoff<Key>,
 }
 
 /// What was told about an object, and when: it is news only once.
@@ -204,7 +202,7 @@ impl Control {
 
     fn forget(&self, key: &Key) {
         self.told().remove(key);
-        self.pauses().forget(key);
+        self.backoff.forget(key);
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting<Key>> {
@@ -212,8 +210,5 @@ impl Control {
     }
     fn told(&self) -> MutexGuard<'_, HashMap<Key, Told>> {
         self.told.lock().expect("no panic happens under this lock")
-    }
-    fn pauses(&self) -> MutexGuard<'_, Pauses> {
-        self.pauses.lock().expect("no panic happens under this lock")
     }
 }

@@ -8,7 +8,6 @@ mod endpoint;
 mod health;
 mod journal;
 mod metrics;
-mod pace;
 mod provisioner;
 mod remote;
 mod resizer;

@@ -2,16 +2,15 @@
 
 use super::drivers::{Drivers, Known};
 use super::metrics::Metrics;
-use super::pace::Attempts;
 use super::{attributes_classes, claims, secrets, tell, volumes};
 use crate::controllers::ControllerContext;
 use jiff::Timestamp;
-use kit::Clock;
 use kit::api::{Api, ApiError, Resource};
 use kit::cache::{Cache, Index, Key, key};
 use kit::events::Events;
 use kit::queue::Queue;
 use kit::worker::{self, Source};
+use kit::{Clock, KeyedBackoff};
 use object::Value;
 use object::access::{Access, name, namespace, uid};
 use plan::csi::modify::{self, Modification};
@@ -62,7 +61,7 @@ struct Control {
     /// Claims by the attributes class that they want.
     wishes: Index,
     memories: Mutex<HashMap<Key, Memories>>,
-    attempts: Attempts<(Key, &'static str)>,
+    attempts: KeyedBackoff<(Key, &'static str)>,
     claims: Resource,
     volumes: Resource,
 }
@@ -108,7 +107,7 @@ impl Control {
             volume_cache: Cache::default(),
             class_cache: Cache::default(),
             memories: Mutex::default(),
-            attempts: Attempts::new(),
+            attempts: KeyedBackoff::default(),
             claims: claims(),
             volumes: volumes(),
         }
@@ -183,14 +182,16 @@ impl Control {
     ) -> Again {
         let place = (key.clone(), "resize");
         let basis = expansion.bytes.to_string();
-        if let Some(wait) = self.attempts.wait(&place, &basis) {
+        if let Some(wait) = self.attempts.remaining(&place, &basis) {
             return Ok(Some(wait));
         }
         // What the driver can do may have changed with its version.
         let driver = match known.remote.about().await {
             Ok(driver) => driver,
             Err(failure) => {
-                return Ok(Some(self.attempts.failed(&place, &basis, &known.pace, failure.code == Code::Unavailable)));
+                return Ok(Some(self.attempts.failed(&place, &basis, |failures| {
+                    known.pace.after(failures, failure.code == Code::Unavailable)
+                })));
             }
         };
         let claim = self.mark(claim, expansion.mark).await?;
@@ -247,7 +248,7 @@ impl Control {
         change: Modification,
     ) -> Again {
         let place = (key.clone(), "modify");
-        if let Some(wait) = self.attempts.wait(&place, &change.class) {
+        if let Some(wait) = self.attempts.remaining(&place, &change.class) {
             return Ok(Some(wait));
         }
         let claim = self.mark(claim, change.mark).await?;
@@ -304,7 +305,9 @@ impl Control {
             return Ok(None);
         }
         let is_away = attempt.code == Some(Code::Unavailable);
-        let wait = self.attempts.failed(&attempt.place, &attempt.basis, &attempt.known.pace, is_away);
+        let wait = self
+            .attempts
+            .failed(&attempt.place, &attempt.basis, |failures| attempt.known.pace.after(failures, is_away));
         let rest = rests_until.map(|until| left(until, (self.clock)()));
         Ok(Some(rest.unwrap_or(wait)))
     }

@@ -3,6 +3,7 @@
 use super::Collector;
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kit::Relist;
 use kit::api::Resource;
 use kit::cache::shared;
 use kit::discovery::Served;
@@ -149,8 +150,7 @@ struct GraphFeed<'a> {
     api_version: Arc<str>,
     /// Objects of this resource in the graph.
     known: HashSet<Uid>,
-    /// Objects of a list that is being received; other known objects were deleted without an event.
-    fresh: Option<HashSet<Uid>>,
+    relist: Relist<Uid>,
 }
 
 impl GraphFeed<'_> {
@@ -160,23 +160,20 @@ impl GraphFeed<'_> {
             api_version: resource.api_version().into(),
             resource,
             known: HashSet::new(),
-            fresh: None,
+            relist: Relist::default(),
         }
     }
 
     fn write(&mut self, change: Event<ObjectMeta>) {
         match change {
-            Event::Init => self.fresh = Some(HashSet::new()),
+            Event::Init => self.relist.begin(),
             Event::Apply(metadata) => {
                 let fact = self.fact(metadata);
                 self.known.insert(fact.uid.clone());
                 self.note_definition(&fact.place.name, false);
-                let event = match &mut self.fresh {
-                    Some(fresh) => {
-                        fresh.insert(fact.uid.clone());
-                        GraphEvent::Listed(fact)
-                    }
-                    None => GraphEvent::Seen(fact),
+                let event = match self.relist.applied(&fact.uid) {
+                    true => GraphEvent::Listed(fact),
+                    false => GraphEvent::Seen(fact),
                 };
                 self.collector.apply([event]);
             }
@@ -187,11 +184,9 @@ impl GraphFeed<'_> {
                 self.gone([uid], version.unwrap_or(0));
             }
             Event::InitDone => {
-                if let Some(fresh) = self.fresh.take() {
-                    let gone: Vec<Uid> = self.known.difference(&fresh).cloned().collect();
-                    self.known = fresh;
-                    self.gone(gone, 0);
-                }
+                let gone = self.relist.missing(&self.known);
+                gone.iter().for_each(|uid| drop(self.known.remove(uid)));
+                self.gone(gone, 0);
             }
         }
     }

@@ -49,7 +49,7 @@ impl Control {
             return Ok(Some(Duration::ZERO));
         }
         let mut class = self.sight.class(class_of(&claim).unwrap_or(""));
-        if let Some(wait) = self.attempts.wait(&volume.to_owned(), &basis(&claim, class.as_deref())) {
+        if let Some(wait) = self.attempts.remaining(&volume.to_owned(), &basis(&claim, class.as_deref())) {
             return Ok(Some(wait));
         }
         if class.is_none() {
@@ -177,7 +177,7 @@ impl Control {
         {
             return self.bury(intent, &last).await;
         }
-        if let Some(wait) = self.attempts.wait(volume, WRITTEN_DOWN) {
+        if let Some(wait) = self.attempts.remaining(volume, WRITTEN_DOWN) {
             return Ok(Some(wait));
         }
         let Some(secrets) = secrets::read(&self.api, intent.request.secret.as_ref()).await? else {
@@ -445,7 +445,7 @@ impl Control {
         let message = format!("failed to provision volume with StorageClass \"{class}\": {}", why.text);
         self.tell_claim(claim, &Event::warning("ProvisioningFailed", message));
         self.metrics.provision_failed(&class, copies);
-        self.attempts.failed(&volume.to_owned(), basis, &known.pace, why.is_away)
+        self.attempts.failed(&volume.to_owned(), basis, |failures| known.pace.after(failures, why.is_away))
     }
 
     /// Tells that a request cannot be met; returns when it is made again all the same.
@@ -454,7 +454,7 @@ impl Control {
         let message = format!("Volume provisioning failed with infeasible error. Retries will be delayed. {why}");
         self.tell_claim(claim, &Event::warning("ProvisioningFailed", message));
         self.metrics.provision_failed(&class, copies);
-        self.attempts.rest(&volume.to_owned(), basis, 0, known.pace.rest);
+        self.attempts.wait(&volume.to_owned(), basis, 0, known.pace.rest);
         known.pace.rest
     }
 

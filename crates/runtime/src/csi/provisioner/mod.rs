@@ -12,7 +12,6 @@ use super::capacity::Capacities;
 use super::drivers::{Drivers, Known};
 use super::journal::Journal;
 use super::metrics::Metrics;
-use super::pace::Attempts;
 use super::{say, tell};
 use crate::controllers::ControllerContext;
 use kit::api::{Api, ApiError, Resource};
@@ -20,7 +19,7 @@ use kit::cache::{Cache, Key, key};
 use kit::events::{EventSubject, Events};
 use kit::queue::Queue;
 use kit::worker;
-use kit::{Clock, steady};
+use kit::{Clock, KeyedBackoff, steady};
 use notes::Notes;
 use object::Value;
 use object::access::{Access, name, namespace, terminating, uid};
@@ -107,7 +106,7 @@ struct Control {
     journal: Journal,
     sight: Sight,
     notes: Arc<Notes>,
-    attempts: Attempts<String>,
+    attempts: KeyedBackoff<String>,
     capacities: Capacities,
     queue: Arc<Queue<Key>>,
     claims: Resource,
@@ -125,7 +124,7 @@ impl Control {
             journal,
             sight: Sight::new(),
             notes: Arc::new(Notes::new(context.gates.on("HonorPVReclaimPolicy"))),
-            attempts: Attempts::new(),
+            attempts: KeyedBackoff::default(),
             capacities: Capacities::new(context),
             queue,
             claims: super::claims(),

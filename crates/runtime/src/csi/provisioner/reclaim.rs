@@ -100,7 +100,7 @@ impl Control {
 
     /// Deletes a volume that its claim let go of, and then its object.
     async fn delete(&self, volume: &Value, doomed: &Doomed, known: &Known) -> Again {
-        if let Some(wait) = self.attempts.wait(&doomed.volume, uid(volume)) {
+        if let Some(wait) = self.attempts.remaining(&doomed.volume, uid(volume)) {
             return Ok(Some(wait));
         }
         if self.is_used(doomed, terminating(volume)).await? {
@@ -210,7 +210,7 @@ impl Control {
             return Ok(Some(MAKING));
         }
         let attempt = key.to_owned();
-        if let Some(wait) = self.attempts.wait(&attempt, &doomed.uid) {
+        if let Some(wait) = self.attempts.remaining(&attempt, &doomed.uid) {
             return Ok(Some(wait));
         }
         let secrets = self.secrets_of(doomed).await?;
@@ -231,7 +231,9 @@ impl Control {
             let about = EventSubject { resource: &self.volumes, namespace: "", name: &doomed.volume, uid: &doomed.uid };
             crate::csi::say(&self.events, &about, &Event::warning("VolumeFailedDelete", failure.to_string()));
             let is_away = failure.code == Code::Unavailable;
-            return Ok(Some(self.attempts.failed(&attempt, &doomed.uid, &known.pace, is_away)));
+            return Ok(Some(
+                self.attempts.failed(&attempt, &doomed.uid, |failures| known.pace.after(failures, is_away)),
+            ));
         }
         self.attempts.forget(&attempt);
         self.tell_deleted(doomed);
@@ -322,7 +324,7 @@ impl Control {
 
     fn fail_deletion(&self, volume: &Value, why: &str, known: &Known, is_away: bool) -> Duration {
         self.tell_volume(volume, &Event::warning("VolumeFailedDelete", why));
-        self.attempts.failed(&name(volume).to_owned(), uid(volume), &known.pace, is_away)
+        self.attempts.failed(&name(volume).to_owned(), uid(volume), |failures| known.pace.after(failures, is_away))
     }
 
     fn tell_once(&self, volume: &Value, event: Event) {
