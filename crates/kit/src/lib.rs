@@ -10,6 +10,7 @@ pub mod backoff;
 pub mod cache;
 mod clock;
 pub mod decode_cache;
+pub mod descriptor;
 pub mod discovery;
 pub mod events;
 pub mod fenced_client;

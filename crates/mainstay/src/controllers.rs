@@ -241,13 +241,14 @@ async fn look_at_rights(target: &Target, setup: &runtime::Setup, namespace: &str
         }
     };
     let place = if setup.scope.is_everywhere() { String::new() } else { format!(" in {namespace}") };
-    for (controller, account) in Controllers::accounts(&setup.list, &setup.scope).map_err(BadInput)? {
+    for descriptor in Controllers::selected(&setup.list, &setup.scope).map_err(BadInput)? {
+        let controller = descriptor.name;
         // Without a driver these do nothing.
         if setup.drivers.is_empty() && controller.starts_with("csi-") {
             continue;
         }
         let held: Vec<&Rule> = held.iter().collect();
-        let missing: Vec<Rule> = authz::missing(&held, &authz::bootstrap::controller_rules(account));
+        let missing: Vec<Rule> = authz::missing(&held, &Rule::of_role(&descriptor.role()));
         if !missing.is_empty() {
             eprintln!(
                 "mainstay: {controller} may not {}{place}: give it the rights in deploy/controllers.yaml, or leave it out with \

@@ -8,7 +8,6 @@ use clap::Args;
 use node::{Identity, Nodes, Setup};
 use object::quantity::Quantity;
 use object::{Value, json, name};
-use server::authz::bootstrap::NODES_ACCOUNT;
 use server::{Running, User};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -147,7 +146,7 @@ fn user(identity: Identity<'_>) -> User {
             groups: vec!["system:authenticated".to_owned()],
             ..User::default()
         },
-        Identity::Node(_) => server::authn::service_account_user("kube-system", NODES_ACCOUNT),
+        Identity::Node(_) => server::authn::service_account_user("kube-system", node::rights::ACCOUNT),
     }
 }
 

@@ -253,6 +253,7 @@ async fn serve(args: &ServingArgs, signals: &mut Signals) -> Result<(Place, Runn
         static_tokens,
         limits: Limits::new(args.max_mutating_requests_inflight, args.max_requests_inflight)
             .with_open_files(open_files_max()),
+        bootstrap: [node::bootstrap_objects(), runtime::bootstrap_objects()].concat(),
         listener: Some(listener),
         issuer: "https://kubernetes.default.svc.cluster.local".to_owned(),
     };

@@ -73,12 +73,9 @@ subjects:
 #[test]
 fn the_rights_of_the_controllers_are_exactly_those_in_the_manifest() {
     let mut expected = BEFORE.to_owned();
-    for (controller, account) in
-        runtime::Controllers::accounts("*", &kit::NamespaceScope::default()).expect("a good list")
-    {
-        let rules = server::authz::bootstrap::controller_rules(account);
-        assert!(!rules.is_empty(), "{controller} acts as {account}, which has no role");
-        let _ = writeln!(expected, "  # {controller}");
+    for controller in runtime::descriptors() {
+        let rules = Rule::of_role(&controller.role());
+        let _ = writeln!(expected, "  # {}", controller.name);
         rules.iter().for_each(|rule| expected.push_str(&yaml(rule)));
     }
     expected.push_str(AFTER);
@@ -154,12 +151,12 @@ rules:
 fn the_rights_in_one_namespace_are_exactly_those_in_the_manifest() {
     let scope = kit::NamespaceScope::parse("shop").expect("a good name");
     let (mut here, mut everywhere) = (String::new(), String::new());
-    for (controller, account) in runtime::Controllers::accounts("*", &scope).expect("a good list") {
-        let rules = server::authz::bootstrap::controller_rules(account);
+    for controller in runtime::Controllers::selected("*", &scope).expect("a good list") {
+        let rules = Rule::of_role(&controller.role());
         for (text, of_cluster) in [(&mut here, false), (&mut everywhere, true)] {
             let parts: Vec<Rule> = rules.iter().filter_map(|rule| part_of(rule, of_cluster)).collect();
             if !parts.is_empty() {
-                let _ = writeln!(text, "  # {controller}");
+                let _ = writeln!(text, "  # {}", controller.name);
                 parts.iter().for_each(|rule| text.push_str(&yaml(rule)));
             }
         }
@@ -275,7 +272,7 @@ rules:
 #[test]
 fn the_rights_of_the_nodes_are_exactly_those_in_the_manifest() {
     let names: Vec<String> = (0..10).map(|number| format!("simulated-{number}")).collect();
-    let lease = server::authz::bootstrap::node_lease_rule();
+    let lease = Rule::from_value(&node::rights::lease_rule());
     let of_verb = |verb: &str| Rule { verbs: vec![verb.to_owned()], ..lease.clone() };
     let mut expected = NODES.to_owned();
     for verb in &lease.verbs {
@@ -284,7 +281,7 @@ fn the_rights_of_the_nodes_are_exactly_those_in_the_manifest() {
         expected.push_str(&yaml(&Rule { names, ..of_verb(verb) }));
     }
     expected.push_str(NODES_OF_CLUSTER);
-    server::authz::bootstrap::nodes_rules(&names).iter().for_each(|rule| expected.push_str(&yaml(rule)));
+    node::rights::manifest_rules(&names).iter().for_each(|rule| expected.push_str(&yaml(&Rule::from_value(rule))));
     in_step("deploy/nodes.yaml", &expected);
 }
 

@@ -307,8 +307,7 @@ fn followed() -> BTreeMap<&'static str, Vec<&'static str>> {
 }
 
 fn accounts() -> Vec<&'static str> {
-    let all = runtime::Controllers::accounts("*", &kit::NamespaceScope::default()).expect("a good list");
-    all.into_iter().map(|(_, account)| account).collect()
+    runtime::descriptors().map(|controller| controller.account).collect()
 }
 
 /// Reads the table: its places, and what each account asks for.
@@ -400,8 +399,9 @@ fn no_request_is_sent_in_another_way() {
 #[test]
 fn the_roles_of_controllers_allow_exactly_what_is_listed() {
     let (_, needed) = listed();
-    for account in accounts() {
-        let granted: BTreeSet<Right> = rights_of(&bootstrap::controller_rules(account)).into_iter().collect();
+    for controller in runtime::descriptors() {
+        let account = controller.account;
+        let granted: BTreeSet<Right> = rights_of(&Rule::of_role(&controller.role())).into_iter().collect();
         // To find what it collects the namespace controller lists every kind, and follows namespaces.
         let is_covered = |right: &Right, by: &BTreeSet<Right>| {
             by.contains(right) || (!right.1.contains('/') && by.contains(&(right.0.clone(), "*".to_owned())))
@@ -417,7 +417,7 @@ fn the_roles_of_controllers_allow_exactly_what_is_listed() {
 #[test]
 fn the_roles_of_nodes_scheduler_and_leader_allow_what_is_listed() {
     let (_, mut needed) = listed();
-    let objects = bootstrap::objects();
+    let objects = [bootstrap::objects(), node::bootstrap_objects()].concat();
     let of = |kind: &str, names: &[&str]| -> BTreeSet<Right> {
         let meant = objects.iter().filter(|object| object["kind"] == kind);
         let meant = meant.filter(|object| names.contains(&object::access::name(object)));
@@ -427,8 +427,9 @@ fn the_roles_of_nodes_scheduler_and_leader_allow_what_is_listed() {
     simulated.extend(of("Role", &["mainstay:simulated-nodes"]));
     let scheduler = of("ClusterRole", &["system:kube-scheduler", "system:volume-scheduler"]);
     let leader = of("Role", &["mainstay:leader-election"]);
-    let mut manifest: BTreeSet<Right> = rights_of(&bootstrap::nodes_rules(&[])).into_iter().collect();
-    manifest.extend(rights_of(&[bootstrap::node_lease_rule()]));
+    let of_manifest = [node::rights::manifest_rules(&[]), vec![node::rights::lease_rule()]].concat();
+    let manifest: Vec<Rule> = of_manifest.iter().map(Rule::from_value).collect();
+    let manifest: BTreeSet<Right> = rights_of(&manifest).into_iter().collect();
     let of_scheduler = needed.get_mut("scheduler").expect("it is listed");
     for kind in &followed()["scheduler"] {
         of_scheduler.extend(["list", "watch"].map(|verb| (verb.to_owned(), (*kind).to_owned())));

@@ -12,6 +12,7 @@ mod event_recorder;
 mod informers;
 mod kubelet;
 mod registrar;
+pub mod rights;
 mod scheduler;
 mod scheduling_queue;
 mod volume_expansion;
@@ -41,6 +42,7 @@ use tokio_util::task::TaskTracker;
 use volume_expansion::VolumeExpansions;
 use volume_stats::StatsCollector;
 
+pub use rights::bootstrap_objects;
 pub use volume_stats::{Bytes, Driver, Probe, Usage, VolumeStats};
 
 /// Number of pods reconciled concurrently: about as many writes as one group commit holds.

@@ -1,12 +1,23 @@
 //! ClusterRole aggregation: copies the rules of matching ClusterRoles into the roles that aggregate them.
 
 use crate::controllers::ControllerContext;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::Resource;
 use kit::worker::{self, Cache, Source, key};
 use object::Value;
 use plan::aggregate;
 
 const MANAGER: &str = "clusterrole-aggregation-controller";
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "clusterrole-aggregation-controller",
+    account: "clusterrole-aggregation-controller",
+    scope: Scope::Cluster,
+    rules: &[
+        // It copies rules that others wrote, and could hold them all: hence `escalate`.
+        allow("list watch patch escalate", "rbac.authorization.k8s.io", "clusterroles"),
+    ],
+};
 
 /// Keeps the rules of aggregated roles up to date, until shutdown.
 pub async fn run(context: ControllerContext) {

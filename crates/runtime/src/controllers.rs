@@ -10,11 +10,12 @@ use crate::{
 use futures::future::BoxFuture;
 use kit::api::Api;
 use kit::decode_cache::DecodeCache;
+use kit::descriptor::{Descriptor, Scope};
 use kit::discovery::Discovery;
 use kit::events::Events;
 use kit::{Clock, NamespaceScope, lease, worker};
 use kube::Client;
-use object::Gates;
+use object::{Gates, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,140 +117,52 @@ impl Setup {
 }
 
 struct Controller {
-    name: &'static str,
-    /// The ServiceAccount in `kube-system` that it runs as.
-    account: &'static str,
-    scope: Scope,
+    descriptor: Descriptor,
     run: fn(ControllerContext) -> BoxFuture<'static, ()>,
 }
 
-/// Whether a controller can be restricted to some namespaces.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Scope {
-    /// It needs only namespaced objects and the PVs of their claims, so it can be restricted.
-    Namespaces,
-    /// It needs cluster-scoped objects, or serves a CSI driver, which exists once for all namespaces.
-    Cluster,
+const fn controller(descriptor: Descriptor, run: fn(ControllerContext) -> BoxFuture<'static, ()>) -> Controller {
+    Controller { descriptor, run }
 }
-use Scope::{Cluster, Namespaces};
 
-const ALL: &[Controller] = &[
-    Controller {
-        name: "garbage-collector-controller",
-        account: "generic-garbage-collector",
-        scope: Cluster,
-        run: |context| Box::pin(gc::run(context)),
-    },
-    Controller {
-        name: "namespace-controller",
-        account: "namespace-controller",
-        scope: Cluster,
-        run: |context| Box::pin(namespaces::run(context)),
-    },
-    Controller {
-        name: "serviceaccount-controller",
-        account: "service-account-controller",
-        scope: Cluster,
-        run: |context| Box::pin(service_accounts::run_accounts(context)),
-    },
-    Controller {
-        name: "root-ca-certificate-publisher-controller",
-        account: "root-ca-cert-publisher",
-        scope: Cluster,
-        run: |context| Box::pin(service_accounts::run_root_ca(context)),
-    },
-    Controller {
-        name: "clusterrole-aggregation-controller",
-        account: "clusterrole-aggregation-controller",
-        scope: Cluster,
-        run: |context| Box::pin(clusterrole_aggregation::run(context)),
-    },
-    Controller {
-        name: "disruption-controller",
-        account: "disruption-controller",
-        scope: Namespaces,
-        run: |context| Box::pin(disruption::run(context)),
-    },
-    Controller {
-        name: "endpoints-controller",
-        account: "endpoint-controller",
-        scope: Namespaces,
-        run: |context| Box::pin(endpoints::run(context)),
-    },
-    Controller {
-        name: "node-lifecycle-controller",
-        account: "node-controller",
-        scope: Cluster,
-        run: |context| Box::pin(lifecycle::run(context)),
-    },
-    Controller {
-        name: "pod-garbage-collector-controller",
-        account: "pod-garbage-collector",
-        scope: Cluster,
-        run: |context| Box::pin(podgc::run(context)),
-    },
-    Controller {
-        name: "statefulset-controller",
-        account: "statefulset-controller",
-        scope: Namespaces,
-        run: |context| Box::pin(statefulset::run(context)),
-    },
-    Controller {
-        name: "persistentvolume-binder-controller",
-        account: "persistent-volume-binder",
-        scope: Namespaces,
-        run: |context| Box::pin(binder::run(context)),
-    },
-    Controller {
-        name: "persistentvolumeclaim-protection-controller",
-        account: "pvc-protection-controller",
-        scope: Namespaces,
-        run: |context| Box::pin(protection::run_claims(context)),
-    },
-    Controller {
-        name: "persistentvolume-protection-controller",
-        account: "pv-protection-controller",
-        scope: Namespaces,
-        run: |context| Box::pin(protection::run_volumes(context)),
-    },
-    Controller {
-        name: "volumeattributesclass-protection-controller",
-        account: "volumeattributesclass-protection-controller",
-        scope: Cluster,
-        run: |context| Box::pin(protection::run_classes(context)),
-    },
-    Controller {
-        name: "csi-provisioner-controller",
-        account: "csi-provisioner",
-        scope: Cluster,
-        run: |context| Box::pin(csi::run_provisioner(context)),
-    },
-    Controller {
-        name: "csi-resizer-controller",
-        account: "csi-resizer",
-        scope: Cluster,
-        run: |context| Box::pin(csi::run_resizer(context)),
-    },
-    Controller {
-        name: "csi-health-monitor-controller",
-        account: "csi-health-monitor",
-        scope: Cluster,
-        run: |part| Box::pin(csi::run_monitor(part)),
-    },
-    Controller {
-        name: "state-metrics",
-        account: "state-metrics",
-        scope: Namespaces,
-        run: |context| Box::pin(state_metrics::run(context)),
-    },
+const COUNT: usize = 18;
+const ALL: [Controller; COUNT] = [
+    controller(gc::DESCRIPTOR, |context| Box::pin(gc::run(context))),
+    controller(namespaces::DESCRIPTOR, |context| Box::pin(namespaces::run(context))),
+    controller(service_accounts::ACCOUNTS_DESCRIPTOR, |context| Box::pin(service_accounts::run_accounts(context))),
+    controller(service_accounts::ROOT_CA_DESCRIPTOR, |context| Box::pin(service_accounts::run_root_ca(context))),
+    controller(clusterrole_aggregation::DESCRIPTOR, |context| Box::pin(clusterrole_aggregation::run(context))),
+    controller(disruption::DESCRIPTOR, |context| Box::pin(disruption::run(context))),
+    controller(endpoints::DESCRIPTOR, |context| Box::pin(endpoints::run(context))),
+    controller(lifecycle::DESCRIPTOR, |context| Box::pin(lifecycle::run(context))),
+    controller(podgc::DESCRIPTOR, |context| Box::pin(podgc::run(context))),
+    controller(statefulset::DESCRIPTOR, |context| Box::pin(statefulset::run(context))),
+    controller(binder::DESCRIPTOR, |context| Box::pin(binder::run(context))),
+    controller(protection::CLAIMS_DESCRIPTOR, |context| Box::pin(protection::run_claims(context))),
+    controller(protection::VOLUMES_DESCRIPTOR, |context| Box::pin(protection::run_volumes(context))),
+    controller(protection::CLASSES_DESCRIPTOR, |context| Box::pin(protection::run_classes(context))),
+    controller(csi::PROVISIONER_DESCRIPTOR, |context| Box::pin(csi::run_provisioner(context))),
+    controller(csi::RESIZER_DESCRIPTOR, |context| Box::pin(csi::run_resizer(context))),
+    controller(csi::MONITOR_DESCRIPTOR, |context| Box::pin(csi::run_monitor(context))),
+    controller(state_metrics::DESCRIPTOR, |context| Box::pin(state_metrics::run(context))),
 ];
 
+/// The descriptors of all controllers.
+pub fn descriptors() -> impl Iterator<Item = Descriptor> {
+    ALL.iter().map(|controller| controller.descriptor)
+}
+
+/// The role of each controller and its binding, for a server that runs together with the controllers.
+pub fn bootstrap_objects() -> Vec<Value> {
+    descriptors().flat_map(|descriptor| descriptor.bootstrap_objects()).collect()
+}
+
 /// The names of all controllers.
-pub const NAMES: [&str; ALL.len()] = {
-    let mut names = [""; ALL.len()];
+pub const NAMES: [&str; COUNT] = {
+    let mut names = [""; COUNT];
     let mut at = 0;
-    while at < ALL.len() {
-        names[at] = ALL[at].name;
+    while at < COUNT {
+        names[at] = ALL[at].descriptor.name;
         at += 1;
     }
     names
@@ -272,11 +185,10 @@ impl Controllers {
         select(list, scope).map(drop)
     }
 
-    /// Returns the controllers that `list` selects, each with the ServiceAccount whose permissions it needs.
-    pub fn accounts(list: &str, scope: &NamespaceScope) -> Result<Vec<(&'static str, &'static str)>, String> {
+    /// Returns the controllers that `list` selects.
+    pub fn selected(list: &str, scope: &NamespaceScope) -> Result<Vec<Descriptor>, String> {
         let selected = select(list, scope)?;
-        let chosen = ALL.iter().filter(|controller| selected.contains(&controller.name));
-        Ok(chosen.map(|controller| (controller.name, controller.account)).collect())
+        Ok(descriptors().filter(|descriptor| selected.contains(&descriptor.name)).collect())
     }
 
     /// Starts the controllers that the list selects. `client` returns a client that acts as a ServiceAccount
@@ -289,10 +201,11 @@ impl Controllers {
         let drivers = Drivers::start(&setup.drivers, &setup.metrics.csi.calls, &tasks, &shutdown);
         let controllers = Controllers { setup: setup.clone(), drivers, tasks, shutdown };
         let mut recorders = HashMap::new();
-        for controller in ALL.iter().filter(|controller| selected.contains(&controller.name)) {
-            let api = Api::sharing(client(controller.account), &setup.decoded).within(&setup.scope);
-            let context = controllers.context(controller.name, controller.account, api);
-            recorders.insert(controller.account, context.events.clone());
+        for controller in ALL.iter().filter(|controller| selected.contains(&controller.descriptor.name)) {
+            let Descriptor { name, account, .. } = controller.descriptor;
+            let api = Api::sharing(client(account), &setup.decoded).within(&setup.scope);
+            let context = controllers.context(name, account, api);
+            recorders.insert(account, context.events.clone());
             controllers.tasks.spawn(keep_running(controller, context));
         }
         let (refusals, stop) = (setup.metrics.kit.refusals(), controllers.shutdown.clone());
@@ -343,7 +256,7 @@ async fn keep_running(controller: &'static Controller, context: ControllerContex
         match run.await {
             Ok(()) => return,
             Err(error) => {
-                tracing::error!(controller = controller.name, %error, "Controller panicked; restarting it")
+                tracing::error!(controller = controller.descriptor.name, %error, "Controller panicked; restarting it")
             }
         }
         tokio::select! {
@@ -356,17 +269,17 @@ async fn keep_running(controller: &'static Controller, context: ControllerContex
 
 fn select(list: &str, scope: &NamespaceScope) -> Result<Vec<&'static str>, String> {
     let find = |name: &str| {
-        let found = ALL.iter().find(|known| known.name == name);
+        let found = descriptors().find(|known| known.name == name);
         found.ok_or_else(|| format!("unknown controller {name:?}; known controllers are {}", NAMES.join(", ")))
     };
-    let fits = |controller: &Controller| scope.is_everywhere() || controller.scope == Namespaces;
+    let fits = |controller: &Descriptor| scope.is_everywhere() || controller.scope == Scope::Namespaces;
     let mut selected = Vec::new();
     let mut without = Vec::new();
     for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         match word.strip_prefix('-') {
-            _ if word == "*" => selected.extend(ALL.iter().filter(|known| fits(known)).map(|known| known.name)),
+            _ if word == "*" => selected.extend(descriptors().filter(fits).map(|known| known.name)),
             Some(name) => without.push(find(name)?.name),
-            None if !fits(find(word)?) => {
+            None if !fits(&find(word)?) => {
                 return Err(format!(
                     "{word} needs the whole cluster and cannot be restricted to namespaces: remove it from --controllers, or run it \
                      in a process without --namespaces"

@@ -1,6 +1,7 @@
 //! The disruption controller: keeps the status of PodDisruptionBudgets, by which evictions are admitted.
 
 use crate::controllers::ControllerContext;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::Clock;
 use kit::api::{Api, ApiError, Resource};
 use kit::discovery::Discovery;
@@ -13,6 +14,19 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "disruption-controller",
+    account: "disruption-controller",
+    scope: Scope::Namespaces,
+    rules: &[
+        allow("list watch", "core", "pods"),
+        allow("list watch", "apps", "statefulsets"),
+        allow("get", "*", "*/scale"),
+        allow("list watch", "policy", "poddisruptionbudgets"),
+        allow("update", "policy", "poddisruptionbudgets/status"),
+    ],
+};
 
 /// Keeps the status of all budgets until shutdown.
 pub async fn run(context: ControllerContext) {

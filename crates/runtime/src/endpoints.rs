@@ -2,6 +2,7 @@
 
 use crate::controllers::ControllerContext;
 use futures::StreamExt;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::{Api, ApiError, Resource};
 use kit::cache::{Cache, Index, Key, key};
 use kit::events::{EventSubject, Events};
@@ -19,6 +20,15 @@ const WORKERS: usize = 4;
 /// address are combined.
 const COALESCE_PER_ADDRESS: Duration = Duration::from_millis(1);
 const COALESCE_MAX: Duration = Duration::from_secs(1);
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "endpoints-controller",
+    account: "endpoint-controller",
+    scope: Scope::Namespaces,
+    rules: &[
+        allow("list watch", "core", "pods services"), allow("list watch create update delete", "core", "endpoints"),
+    ],
+};
 
 /// Keeps the Endpoints until shutdown.
 pub async fn run(context: ControllerContext) {

@@ -7,6 +7,7 @@
 use crate::controllers::ControllerContext;
 use futures::StreamExt;
 use jiff::Timestamp;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::{Api, ApiError, Resource};
 use kit::backoff::DelayQueue;
 use kit::events::{EventSubject, Events};
@@ -25,6 +26,18 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 const RETRY_MAX: Duration = Duration::from_secs(10);
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "node-lifecycle-controller",
+    account: "node-controller",
+    scope: Scope::Cluster,
+    rules: &[
+        allow("list watch patch", "core", "nodes"),
+        allow("list watch", "coordination.k8s.io", "leases"),
+        allow("list watch delete", "core", "pods"),
+        allow("patch", "core", "nodes/status pods/status"),
+    ],
+};
 
 /// Reconciles all nodes until shutdown.
 pub async fn run(context: ControllerContext) {

@@ -2,6 +2,7 @@
 
 use crate::controllers::ControllerContext;
 use futures::{StreamExt, TryStreamExt};
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::Clock;
 use kit::api::{Api, ApiError, Resource};
 use kit::discovery::{Discovery, Served};
@@ -20,6 +21,18 @@ const LOOK_AGAIN_FIRST: Duration = Duration::from_millis(20);
 const LOOK_AGAIN_MAX: Duration = Duration::from_secs(5);
 /// Concurrent deletions, so that the latency to the server counts once for many.
 const DELETIONS_AT_ONCE: usize = 16;
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "namespace-controller",
+    account: "namespace-controller",
+    scope: Scope::Cluster,
+    rules: &[
+        allow("get watch", "core", "namespaces"),
+        allow("update", "core", "namespaces/finalize namespaces/status"),
+        // Any kind can be in a namespace.
+        allow("list delete", "*", "*"),
+    ],
+};
 
 /// Empties terminating namespaces until shutdown.
 pub async fn run(context: ControllerContext) {

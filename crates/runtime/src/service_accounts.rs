@@ -1,6 +1,7 @@
 //! Creates what every namespace needs: the `default` ServiceAccount and the CA certificate of the API server.
 
 use crate::controllers::ControllerContext;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::{Api, ApiError, Resource};
 use kit::worker::{self, Source, key};
 use object::access::{Access, name, terminating};
@@ -8,6 +9,15 @@ use object::{Value, json};
 
 const ACCOUNT: &str = "default";
 const ROOT_CA: &str = "kube-root-ca.crt";
+
+pub const ACCOUNTS_DESCRIPTOR: Descriptor = Descriptor {
+    name: "serviceaccount-controller",
+    account: "service-account-controller",
+    scope: Scope::Cluster,
+    rules: &[
+        allow("list watch create", "core", "serviceaccounts"), allow("list watch", "core", "namespaces"),
+    ],
+};
 
 /// Keeps a `default` ServiceAccount in every namespace.
 pub async fn run_accounts(context: ControllerContext) {
@@ -20,6 +30,15 @@ pub async fn run_accounts(context: ControllerContext) {
     )
     .await;
 }
+
+pub const ROOT_CA_DESCRIPTOR: Descriptor = Descriptor {
+    name: "root-ca-certificate-publisher-controller",
+    account: "root-ca-cert-publisher",
+    scope: Scope::Cluster,
+    rules: &[
+        allow("list watch create update", "core", "configmaps"), allow("list watch", "core", "namespaces"),
+    ],
+};
 
 /// Keeps a ConfigMap with the CA certificate in every namespace, for pods to mount.
 pub async fn run_root_ca(context: ControllerContext) {

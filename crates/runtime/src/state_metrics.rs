@@ -5,6 +5,7 @@
 use crate::controllers::ControllerContext;
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::Resource;
 use kit::watcher::{self, Event, Slim};
 use prometheus_client::collector::Collector;
@@ -19,6 +20,16 @@ use tokio::task::JoinSet;
 use volumes::{Claim, PhaseStatus, Volume, VolumeSpec};
 
 mod volumes;
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "state-metrics",
+    account: "state-metrics",
+    scope: Scope::Namespaces,
+    rules: &[
+        allow("list watch", "apps", "statefulsets"),
+        allow("list watch", "core", "persistentvolumeclaims persistentvolumes"),
+    ],
+};
 
 /// Keeps the tables until shutdown. They are removed then, because another process may show them from now on.
 pub async fn run(context: ControllerContext) {

@@ -12,13 +12,14 @@ use object::{Kind, Status, Value};
 const AGENT: &str = "mainstay-bootstrap";
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// Creates what is missing and repairs the default roles. Runs before the first request is served.
-pub async fn run(server: &Server) -> Result<(), Status> {
+/// Creates what is missing and repairs the default roles, its own and `more`. Runs before the first request is served.
+pub async fn run(server: &Server, more: Vec<Value>) -> Result<(), Status> {
     let namespaces =
         NAMESPACES.iter().map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
     // Writes of one wave share a disk sync; namespaces come first because the others live in them.
     ensure_all(server, namespaces.collect()).await?;
     let mut objects = crate::authz::bootstrap::objects();
+    objects.extend(more);
     objects.push(kubernetes_service());
     ensure_all(server, objects).await?;
     for (kind, name) in RETIRED {

@@ -7,7 +7,7 @@ use crate::authz::Authorizer;
 use crate::env::Env;
 use crate::limits::Limits;
 use crate::local::Local;
-use object::{Gates, Status};
+use object::{Gates, Status, Value};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use store::Store;
@@ -23,6 +23,8 @@ pub struct Launch {
     pub env: Env,
     pub static_tokens: StaticTokens,
     pub limits: Limits,
+    /// Objects to create beside the server's own, such as the roles of controllers.
+    pub bootstrap: Vec<Value>,
     /// Where to listen; `None` serves this process only.
     pub listener: Option<TcpListener>,
     /// The URL of the server as tokens name their issuer.
@@ -68,7 +70,7 @@ impl Launch {
         server.metrics.extend(|registry| server.limits.register(registry));
         server.admission.root_ca.clone_from(&self.identity.ca.certificate_pem);
         let server = Arc::new(server);
-        crate::bootstrap::run(&server).await.map_err(LaunchError::Bootstrap)?;
+        crate::bootstrap::run(&server, self.bootstrap).await.map_err(LaunchError::Bootstrap)?;
         let shutdown = server.stopping.clone();
         let tasks = TaskTracker::new();
         tasks.spawn(crate::housekeeping::run(server.clone(), shutdown.clone()));

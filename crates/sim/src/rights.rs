@@ -108,6 +108,11 @@ fn key_of(right: &Attributes) -> String {
     format!("/{group}/{}{place}/{}", right.resource, right.name)
 }
 
+/// The roles of nodes and controllers, which servers of the simulation begin with.
+pub fn bootstrap_objects() -> Vec<Value> {
+    [node::bootstrap_objects(), runtime::bootstrap_objects()].concat()
+}
+
 /// `None` for accounts that act for people.
 fn sources_of(account: &str) -> Option<&'static Sources> {
     static KNOWN: OnceLock<BTreeMap<String, Sources>> = OnceLock::new();
@@ -117,17 +122,15 @@ fn sources_of(account: &str) -> Option<&'static Sources> {
 }
 
 fn all_sources() -> BTreeMap<String, Sources> {
-    let objects = bootstrap::objects();
+    let objects = [bootstrap::objects(), bootstrap_objects()].concat();
     let of_everyone = || rules_of(&objects, "ClusterRole", "system:discovery");
     let with_everyone = |rules: Vec<Rule>| rules.into_iter().chain(of_everyone()).collect::<Vec<_>>();
     let mut all = BTreeMap::new();
-    for (controller, account) in
-        runtime::Controllers::accounts("*", &kit::NamespaceScope::default()).expect("a good list")
-    {
-        let by_role = rules_of(&objects, "ClusterRole", &format!("system:controller:{account}"));
-        let by_manifest = block(controller);
+    for controller in runtime::descriptors() {
+        let by_role = rules_of(&objects, "ClusterRole", &controller.role_name());
+        let by_manifest = block(controller.name);
         let sources = [("its role", with_everyone(by_role)), ("deploy/controllers.yaml", with_everyone(by_manifest))];
-        all.insert(account.to_owned(), Sources::from(sources));
+        all.insert(controller.account.to_owned(), Sources::from(sources));
     }
     let manifest = documents(NODES);
     let by_manifest: Vec<Rule> = manifest.iter().flat_map(Rule::of_role).collect();

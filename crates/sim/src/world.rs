@@ -15,7 +15,6 @@ use plan::invariant::Checker;
 use runtime::csi::{Endpoint, Pace};
 use runtime::{Controllers, Provisioning};
 use server::authn::{Identity, StaticTokens, service_account_user};
-use server::authz::bootstrap::NODES_ACCOUNT;
 use server::{Clock, Env, Launch, Running, User};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -162,6 +161,7 @@ async fn launch(store: Arc<Watched>, gates: Gates, env: Env) -> Result<Running, 
         env,
         static_tokens: StaticTokens::default(),
         limits: Default::default(),
+        bootstrap: crate::rights::bootstrap_objects(),
         listener: None,
         issuer: "https://simulation".to_owned(),
     };
@@ -572,7 +572,7 @@ impl World {
                     (name.clone(), User { name, groups, ..User::default() })
                 }
                 NodeIdentity::Node(name) => {
-                    (format!("system:node:{name}"), service_account_user("kube-system", NODES_ACCOUNT))
+                    (format!("system:node:{name}"), service_account_user("kube-system", node::rights::ACCOUNT))
                 }
             };
             self.net.client(&process, &name, user)

@@ -65,6 +65,7 @@ async fn launch() -> Running {
         env: Env::default(),
         static_tokens: StaticTokens::default(),
         limits: Default::default(),
+        bootstrap: Vec::new(),
         listener: None,
         issuer: "https://test".to_owned(),
     };

@@ -6,7 +6,6 @@ use object::access::{Access, uid};
 use object::{Value, condition, json};
 use server::User;
 use server::authn::service_account_user;
-use server::authz::bootstrap::NODES_ACCOUNT;
 use std::ops::Deref;
 use std::time::Duration;
 
@@ -32,6 +31,9 @@ impl Fleet {
 
     pub async fn with(count: usize, change: impl FnOnce(&mut Setup)) -> Fleet {
         let world = World::timed().await;
+        for object in node::bootstrap_objects() {
+            world.create(object).await;
+        }
         let mut setup = Setup { clock: world.setup.clock.clone(), ..Setup::new(count) };
         change(&mut setup);
         let mut fleet = Fleet { world, setup, nodes: None };
@@ -49,7 +51,7 @@ impl Fleet {
                     (name.clone(), User { name, ..User::default() })
                 }
                 Identity::Node(name) => {
-                    (format!("system:node:{name}"), service_account_user("kube-system", NODES_ACCOUNT))
+                    (format!("system:node:{name}"), service_account_user("kube-system", node::rights::ACCOUNT))
                 }
             };
             self.world.client(&name, user, self.world.faults.clone())

@@ -15,6 +15,7 @@ pub use figures::Figures;
 
 use crate::controllers::ControllerContext;
 use act::Flow;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::{Api, ApiError};
 use kit::cache::Key;
 use kit::events::{EventSubject, Events};
@@ -35,6 +36,20 @@ use tokio::time::Instant;
 const WORKERS: usize = 64;
 /// Events are forgotten after an hour. Whoever asks later why a claim waits shall still be told.
 const REMIND_AFTER: Duration = Duration::from_secs(30 * 60);
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "persistentvolume-binder-controller",
+    account: "persistent-volume-binder",
+    scope: Scope::Namespaces,
+    rules: &[
+        allow("get list watch create patch delete", "core", "persistentvolumes"),
+        allow("get list watch patch", "core", "persistentvolumeclaims"),
+        allow("patch", "core", "persistentvolumes/status persistentvolumeclaims/status"),
+        allow("get", "core", "nodes"),
+        allow("list watch", "core", "pods"),
+        allow("list watch", "storage.k8s.io", "storageclasses"),
+    ],
+};
 
 /// Binds and reclaims, until the part stops.
 pub async fn run(context: ControllerContext) {

@@ -6,6 +6,7 @@ use super::metrics::Metrics;
 use super::{claims, say, volumes};
 use crate::controllers::ControllerContext;
 use futures::StreamExt;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::Clock;
 use kit::api::{Api, ApiError, Resource};
 use kit::cache::{Cache, Key};
@@ -27,6 +28,17 @@ const AGAIN_SOON: Duration = Duration::from_secs(5);
 const WRITTEN_MAX: usize = 200;
 /// Volumes that are written about at once.
 const AT_ONCE: usize = 8;
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "csi-health-monitor-controller",
+    account: "csi-health-monitor",
+    scope: Scope::Cluster,
+    rules: &[
+        allow("get list watch", "core", "persistentvolumes"),
+        allow("get", "core", "persistentvolumeclaims"),
+        allow("patch", "core", "persistentvolumes/status persistentvolumeclaims/status"),
+    ],
+};
 
 /// Monitors the drivers that say so, until the context stops.
 pub async fn run(context: ControllerContext) {

@@ -15,12 +15,12 @@ mod secrets;
 
 pub use drivers::Drivers;
 pub use endpoint::{Endpoint, Pace};
-pub use health::run as run_monitor;
+pub(crate) use health::{DESCRIPTOR as MONITOR_DESCRIPTOR, run as run_monitor};
 pub use journal::{NAME as JOURNAL_NAME, NAMESPACE as JOURNAL_NAMESPACE};
 pub use metrics::Metrics;
 pub use plan::csi::reclaim::{CONFIRM, RECORD};
-pub use provisioner::run as run_provisioner;
-pub use resizer::run as run_resizer;
+pub(crate) use provisioner::{DESCRIPTOR as PROVISIONER_DESCRIPTOR, run as run_provisioner};
+pub(crate) use resizer::{DESCRIPTOR as RESIZER_DESCRIPTOR, run as run_resizer};
 
 use kit::api::Resource;
 use kit::events::{EventSubject, Events};

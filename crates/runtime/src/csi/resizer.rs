@@ -5,6 +5,7 @@ use super::metrics::Metrics;
 use super::{attributes_classes, claims, secrets, tell, volumes};
 use crate::controllers::ControllerContext;
 use jiff::Timestamp;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::{Api, ApiError, Resource};
 use kit::cache::{Cache, Index, Key, key};
 use kit::events::Events;
@@ -23,6 +24,20 @@ use std::time::Duration;
 const WORKERS: usize = 10;
 /// A volume in use is looked at this often: its pods are not followed for it.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "csi-resizer-controller",
+    account: "csi-resizer",
+    scope: Scope::Cluster,
+    rules: &[
+        allow("get list watch patch", "core", "persistentvolumes"),
+        allow("get list watch", "core", "persistentvolumeclaims"),
+        allow("patch", "core", "persistentvolumeclaims/status"),
+        allow("list", "core", "pods"),
+        allow("list watch", "storage.k8s.io", "volumeattributesclasses"),
+        allow("get", "core", "secrets"),
+    ],
+};
 
 /// Serves the drivers of this process, until the part stops.
 pub async fn run(context: ControllerContext) {

@@ -9,6 +9,7 @@ mod live_dependents;
 mod watch;
 
 use crate::controllers::ControllerContext;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::QueueMetrics;
 use kit::api::{Api, ApiError, Resource};
 use kit::backoff::DelayQueue;
@@ -26,6 +27,16 @@ use watch::Unsynced;
 /// Workers mostly wait for the server, which commits concurrent writes together.
 const WORKERS: usize = 16;
 const RETRY_MAX: Duration = Duration::from_secs(30);
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "garbage-collector-controller",
+    account: "generic-garbage-collector",
+    scope: Scope::Cluster,
+    rules: &[
+        // Any kind can own and be owned, CRDs' too.
+        allow("get list watch patch delete", "*", "*"),
+    ],
+};
 
 /// Runs until shutdown.
 pub async fn run(context: ControllerContext) {

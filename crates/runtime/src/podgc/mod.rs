@@ -10,6 +10,7 @@ pub use figures::Figures;
 use crate::controllers::ControllerContext;
 use futures::StreamExt;
 use jiff::SignedDuration;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::Clock;
 use kit::api::{Api, ApiError, Resource};
 use kit::cache::{Cache, Index, Key, key};
@@ -29,6 +30,20 @@ const AT_ONCE: usize = 16;
 const COUNT_EVERY: Duration = Duration::from_secs(20);
 /// If cache and API server disagree about a node, it is checked again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "pod-garbage-collector-controller",
+    account: "pod-garbage-collector",
+    scope: Scope::Cluster,
+    rules: &[
+        allow("list watch delete", "core", "pods"),
+        allow("patch", "core", "pods/status"),
+        allow("get list watch", "core", "nodes"),
+        // To detach the volumes of lost nodes once no pod uses them.
+        allow("list watch delete", "storage.k8s.io", "volumeattachments"),
+        allow("get", "core", "persistentvolumes"),
+    ],
+};
 
 /// Collects pods until shutdown.
 pub async fn run(context: ControllerContext) {

@@ -3,6 +3,7 @@
 use super::patch;
 use crate::controllers::ControllerContext;
 use futures::StreamExt;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::Clock;
 use kit::api::{Api, ApiError, Resource};
 use kit::cache::{Cache, Index, Key, key};
@@ -22,6 +23,17 @@ const AT_ONCE: usize = 16;
 const SETTLE: Duration = Duration::from_secs(1);
 /// A claim that a pod uses which the cache does not have is checked again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "persistentvolumeclaim-protection-controller",
+    account: "pvc-protection-controller",
+    scope: Scope::Namespaces,
+    rules: &[
+        allow("list watch patch", "core", "persistentvolumeclaims"),
+        allow("patch", "core", "persistentvolumeclaims/status"),
+        allow("list watch", "core", "pods"),
+    ],
+};
 
 /// Keeps the finalizer and the condition of claims, until shutdown.
 ///

@@ -3,6 +3,7 @@
 use super::patch;
 use crate::controllers::ControllerContext;
 use crate::csi::{claims, volumes};
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::{Api, ApiError, Resource};
 use kit::worker::{self, Key, Source, key};
 use object::Value;
@@ -14,6 +15,16 @@ use std::time::Duration;
 const WORKERS: usize = 2;
 /// A class used by an object that the cache does not have is checked again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "volumeattributesclass-protection-controller",
+    account: "volumeattributesclass-protection-controller",
+    scope: Scope::Cluster,
+    rules: &[
+        allow("list watch patch", "storage.k8s.io", "volumeattributesclasses"),
+        allow("list watch", "core", "persistentvolumeclaims persistentvolumes"),
+    ],
+};
 
 /// Keeps the finalizer of VolumeAttributesClasses, until shutdown.
 pub async fn run(context: ControllerContext) {

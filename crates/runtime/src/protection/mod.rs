@@ -4,9 +4,9 @@ mod claims;
 mod classes;
 mod volumes;
 
-pub use claims::run as run_claims;
-pub use classes::run as run_classes;
-pub use volumes::run as run_volumes;
+pub use claims::{DESCRIPTOR as CLAIMS_DESCRIPTOR, run as run_claims};
+pub use classes::{DESCRIPTOR as CLASSES_DESCRIPTOR, run as run_classes};
+pub use volumes::{DESCRIPTOR as VOLUMES_DESCRIPTOR, run as run_volumes};
 
 use kit::api::{Api, ApiError};
 use kit::cache::{Cache, Key};

@@ -2,12 +2,22 @@
 
 use super::patch;
 use crate::controllers::ControllerContext;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::Resource;
 use kit::worker::{self, Source, key};
 use object::Value;
 use plan::protect;
 
 const WORKERS: usize = 8;
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "persistentvolume-protection-controller",
+    account: "pv-protection-controller",
+    scope: Scope::Namespaces,
+    rules: &[
+        allow("list watch patch", "core", "persistentvolumes"),
+    ],
+};
 
 /// Keeps the finalizer of PVs, until shutdown.
 pub async fn run(context: ControllerContext) {

@@ -12,6 +12,7 @@ use crate::controllers::{ControllerContext, Judge};
 use crate::growth::Growth;
 use crate::metrics::{Metrics, SetLabels};
 use informers::Informers;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::Clock;
 use kit::api::{Api, ApiError, Resource};
 use kit::cache::{Key, key};
@@ -39,6 +40,23 @@ const BUSY_FROM: usize = 8;
 /// After a reconcile without actions, a set is not reconciled again for this many times its duration, so that
 /// changes of many pods of a large set are handled together.
 const COALESCE_PER_RECONCILE: u32 = 4;
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "statefulset-controller",
+    account: "statefulset-controller",
+    scope: Scope::Namespaces,
+    rules: &[
+        allow("get list watch", "apps", "statefulsets"),
+        allow("update", "apps", "statefulsets/status"),
+        // To write owner references that block the owner's deletion.
+        allow("update", "apps", "statefulsets/finalizers"),
+        allow("list watch create patch delete", "core", "pods"),
+        allow("list watch create patch delete", "apps", "controllerrevisions"),
+        // It never deletes a claim: owner references tell the garbage collector which ones to delete. But on API servers with the
+        // admission plugin OwnerReferencesPermissionEnforcement only a user who may delete an object may change its owner references.
+        allow("get list watch create patch delete", "core", "persistentvolumeclaims"),
+    ],
+};
 
 /// Reconciles all sets until shutdown.
 pub async fn run(context: ControllerContext) {

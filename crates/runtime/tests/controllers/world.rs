@@ -307,6 +307,7 @@ async fn launch(store: Arc<dyn Store>, gates: Gates, env: Env) -> (Running, kube
         env,
         static_tokens: StaticTokens::default(),
         limits: Default::default(),
+        bootstrap: runtime::bootstrap_objects(),
         listener: None,
         issuer: "https://test".to_owned(),
     };

@@ -107,7 +107,8 @@ async fn run_without(account: &'static str, lack: &Rule, scenarios: &'static Sce
 
 /// Every permission of an account, as one verb and one resource each.
 fn rights_of(account: &str) -> Vec<Rule> {
-    authz::missing(&[], &authz::bootstrap::controller_rules(account))
+    let controller = runtime::descriptors().find(|controller| controller.account == account).expect("a controller");
+    authz::missing(&[], &Rule::of_role(&controller.role()))
 }
 
 fn role_of(account: &str) -> Value {

@@ -289,7 +289,13 @@ fn only_who_holds_everything_writes_an_aggregation() {
     assert!(world.escalates(&jane, &plain, Some(&gathering)).is_err());
     world.put(&binding("", "jane-rules", ("ClusterRole", "cluster-admin"), to_user("jane")));
     assert_eq!(world.escalates(&jane, &gathering, None), Ok(()));
-    let controller = user("system:serviceaccount:kube-system:clusterrole-aggregation-controller", &[]);
+    // As the role of the controller that aggregates roles.
+    let escalating = json!({"kind": "ClusterRole", "metadata": {"name": "escalating"}, "rules": [
+        {"verbs": ["list", "watch", "patch", "escalate"], "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"]},
+    ]});
+    world.put(&escalating);
+    world.put(&binding("", "controller-escalates", ("ClusterRole", "escalating"), to_user("controller")));
+    let controller = user("controller", &[]);
     assert_eq!(world.escalates(&controller, &gathering, Some(&plain)), Ok(()));
 }
 

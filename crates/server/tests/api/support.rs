@@ -61,6 +61,7 @@ impl World {
             env: Env { clock: clock.clone(), ids: Arc::new(CountingIds(AtomicU64::new(0))) },
             static_tokens: StaticTokens::parse(STATIC_TOKENS).unwrap(),
             limits,
+            bootstrap: Vec::new(),
             listener,
             issuer: "https://test".to_owned(),
         };

@@ -14,6 +14,7 @@ use super::journal::Journal;
 use super::metrics::Metrics;
 use super::{say, tell};
 use crate::controllers::ControllerContext;
+use kit::descriptor::{Descriptor, Rule, Scope, allow};
 use kit::api::{Api, ApiError, Resource};
 use kit::cache::{Cache, Key, key};
 use kit::events::{EventSubject, Events};
@@ -36,6 +37,27 @@ const WORKERS: usize = 64;
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Whoever must stop has little time, and the server may not answer any more.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "csi-provisioner-controller",
+    account: "csi-provisioner",
+    scope: Scope::Cluster,
+    rules: &[
+        allow("get list watch create patch delete", "core", "persistentvolumes"),
+        allow("patch", "core", "persistentvolumes/status"),
+        allow("get list watch patch", "core", "persistentvolumeclaims"),
+        allow("list watch", "core", "nodes"),
+        allow("get list watch", "storage.k8s.io", "storageclasses"),
+        allow("list watch", "storage.k8s.io", "csinodes volumeattachments"),
+        allow("get", "storage.k8s.io", "csidrivers volumeattributesclasses"),
+        allow("list create update delete", "storage.k8s.io", "csistoragecapacities"),
+        // A storage class may name the driver's credentials.
+        allow("get", "core", "secrets"),
+        // The journal of calls to drivers.
+        Rule { verbs: "get patch", groups: "core", resources: "configmaps", names: journal::NAME },
+        allow("create", "core", "configmaps"),
+    ],
+};
 
 /// Serves the drivers of this process, until the part stops.
 pub async fn run(context: ControllerContext) {

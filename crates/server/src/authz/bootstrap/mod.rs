@@ -1,6 +1,5 @@
 //! The roles and bindings that a cluster begins with, and how an older set of them is brought up to date.
 
-mod controllers;
 mod reconcile;
 mod roles;
 
@@ -8,14 +7,9 @@ use super::aggregate;
 use super::rule::Rule;
 use object::{Value, json};
 
-pub use controllers::rules as controller_rules;
 pub use reconcile::reconcile;
-pub use roles::{node_lease_rule, nodes_rules};
 
 pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
-
-/// The ServiceAccount in `kube-system` that simulated nodes act as.
-pub const NODES_ACCOUNT: &str = "mainstay-nodes";
 
 /// Objects that earlier versions made and that gave too much: kind and name, the binding before its role. The group `system:nodes` had the
 /// rights of all simulated nodes together.
@@ -26,11 +20,11 @@ const READ: &str = "get list watch";
 const WRITE: &str = "create update patch delete deletecollection";
 const ALL: &str = "*";
 
-/// Every bootstrap object: ClusterRoles, ClusterRoleBindings, and the few Roles and RoleBindings of `kube-system`. Aggregated
-/// roles come with their rules, so that they count before any controller runs.
+/// The server's own bootstrap objects: ClusterRoles, ClusterRoleBindings, and the few Roles and RoleBindings of `kube-system`.
+/// Those of controllers come from outside ([`crate::Launch::bootstrap`]). Aggregated roles come with their rules, so that they
+/// count before any controller runs.
 pub fn objects() -> Vec<Value> {
     let mut objects = roles::objects();
-    objects.extend(controllers::objects());
     fill_in_aggregated(&mut objects);
     objects
 }
@@ -114,10 +108,6 @@ fn group(name: &str) -> Value {
     json!({"kind": "Group", "apiGroup": super::GROUP, "name": name})
 }
 
-fn service_account(name: &str) -> Value {
-    json!({"kind": "ServiceAccount", "namespace": "kube-system", "name": name})
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,20 +187,7 @@ mod tests {
             (&jane, "get /metrics", false),
             (&jane, "create authorization.k8s.io selfsubjectaccessreviews", true),
             (&jane, "list core pods", false),
-            (&account("statefulset-controller"), "patch core persistentvolumeclaims", true),
-            (&account("statefulset-controller"), "get core secrets", false),
-            (&account("statefulset-controller"), "create apps statefulsets", false),
-            (&account("pv-protection-controller"), "patch core persistentvolumes", true),
-            (&account("pv-protection-controller"), "delete core persistentvolumes", false),
-            (&account("clusterrole-aggregation-controller"), "escalate rbac.authorization.k8s.io clusterroles", true),
-            (&account("namespace-controller"), "delete example.com widgets", true),
-            (&account("generic-garbage-collector"), "create core pods", false),
             (&account("default"), "get /openid/v1/jwks", true),
-            (&account(NODES_ACCOUNT), "patch core nodes/status", true),
-            // A pod waits for the Secrets that it names; the account reads them by name and cannot list them.
-            (&account(NODES_ACCOUNT), "get core secrets", true),
-            (&account(NODES_ACCOUNT), "list core secrets", false),
-            (&account(NODES_ACCOUNT), "patch coordination.k8s.io leases", false),
             // Nodes have their rights by name, not by a role of their group.
             (&node, "patch core nodes/status", false),
             (&node, "patch core pods/status", false),

@@ -1,21 +1,19 @@
 //! Roles for people and for components that upstream clusters have too.
 
 use super::{
-    ALL, NODES_ACCOUNT, READ, WRITE, allow, allow_named, allow_paths, cluster_binding, cluster_role, events, group,
-    object, service_account, user,
+    ALL, READ, WRITE, allow, allow_named, allow_paths, cluster_binding, cluster_role, events, group, object, user,
 };
-use crate::authz::node::LEASES;
 use crate::authz::{GROUP, MASTERS, Rule};
 use object::{Value, json};
 
 const AUTHENTICATED: &str = "system:authenticated";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
-const SIMULATED_NODES: &str = "mainstay:simulated-nodes";
 
 pub fn objects() -> Vec<Value> {
     let mut objects = everyone();
     objects.extend(people());
     objects.extend(components());
+    objects.extend(leader_election());
     objects
 }
 
@@ -161,27 +159,7 @@ fn components() -> Vec<Value> {
         // administrator gives to the user of one node by binding this role.
         cluster_role("system:node", &kubelet_rules()),
         cluster_binding("system:node", "system:node", Vec::new()),
-        cluster_role(SIMULATED_NODES, &simulated_nodes_rules()),
-        cluster_binding(SIMULATED_NODES, SIMULATED_NODES, simulated_nodes()),
-        in_namespace(LEASES, object("Role", SIMULATED_NODES), |role| {
-            role["rules"] = json!([node_lease_rule().to_value()]);
-        }),
-        in_namespace(LEASES, object("RoleBinding", SIMULATED_NODES), |binding| {
-            binding["roleRef"] = json!({"apiGroup": GROUP, "kind": "Role", "name": SIMULATED_NODES});
-            binding["subjects"] = json!(simulated_nodes());
-        }),
     ]
-}
-
-fn in_namespace(namespace: &str, mut object: Value, complete: impl FnOnce(&mut Value)) -> Value {
-    object["metadata"]["namespace"] = json!(namespace);
-    complete(&mut object);
-    object
-}
-
-/// All simulated nodes of `mainstay up` are one user, because they are one process.
-fn simulated_nodes() -> Vec<Value> {
-    vec![service_account(NODES_ACCOUNT)]
 }
 
 fn delegated_reviews() -> [Rule; 2] {
@@ -273,43 +251,15 @@ fn kubelet_rules() -> Vec<Rule> {
     rules
 }
 
-/// What `mainstay nodes` does as one user with the nodes of these names: what simulated nodes do, and the scheduler's part. Where a rule
-/// can name the nodes, it does.
-pub fn nodes_rules(names: &[String]) -> Vec<Rule> {
-    let mut rules = vec![
-        allow("list watch", "core", "namespaces nodes persistentvolumeclaims persistentvolumes pods"),
-        allow("list watch", "storage.k8s.io", "storageclasses"),
-        allow("create", "core", "pods/binding"),
-        allow("get patch", "core", "persistentvolumeclaims"),
-        allow("patch", "core", "persistentvolumes"),
-    ];
-    let of_nodes = ["nodes", "nodes/status", "csinodes"];
-    let is_of_nodes = |rule: &Rule| rule.resources.iter().any(|resource| of_nodes.contains(&&**resource));
-    for rule in simulated_nodes_rules() {
-        let can_be_named = is_of_nodes(&rule) && !rule.verbs.iter().any(|verb| verb == "create");
-        let names = if can_be_named { names.to_vec() } else { Vec::new() };
-        rules.push(Rule { names, ..rule });
-    }
-    rules
-}
-
-/// What simulated nodes do: report themselves, run pods, expand their volumes. They see what the scheduler watches. They
-/// look up the Secrets and ConfigMaps that a pod refers to by name, because missing ones hold the pod.
-fn simulated_nodes_rules() -> Vec<Rule> {
-    vec![
-        allow("create", "core", "nodes"),
-        allow("get patch", "core", "nodes"),
-        allow("patch", "core", "nodes/status"),
-        allow("patch", "core", "pods/status persistentvolumeclaims/status"),
-        allow("get delete", "core", "pods"),
-        allow("get", "core", "persistentvolumeclaims configmaps secrets"),
-        allow("create", "storage.k8s.io", "csinodes"),
-        allow("get patch", "storage.k8s.io", "csinodes"),
-        events(),
-    ]
-}
-
-/// The right to the leases of simulated nodes, in the namespace of nodes' leases.
-pub fn node_lease_rule() -> Rule {
-    allow("create patch", "coordination.k8s.io", "leases")
+/// The Leases of components that may run more than once at a time.
+fn leader_election() -> [Value; 2] {
+    let name = "mainstay:leader-election";
+    let mut role = object("Role", name);
+    role["metadata"]["namespace"] = json!("kube-system");
+    role["rules"] = json!([allow("get list watch create update patch", "coordination.k8s.io", "leases").to_value()]);
+    let mut binding = object("RoleBinding", name);
+    binding["metadata"]["namespace"] = json!("kube-system");
+    binding["roleRef"] = json!({"apiGroup": GROUP, "kind": "Role", "name": name});
+    binding["subjects"] = json!([user("system:kube-controller-manager")]);
+    [role, binding]
 }
