@@ -1,4 +1,4 @@
-//! One ClusterRole for each controller, with no more than it needs, bound to its ServiceAccount in `kube-system`.
+//! One ClusterRole per controller with the least permissions, bound to its ServiceAccount in `kube-system`.
 
 use super::{ALL, allow, allow_named, cluster_binding, cluster_role, object, service_account, user};
 use crate::authz::{GROUP, Rule};
@@ -15,7 +15,8 @@ pub fn objects() -> Vec<Value> {
     objects
 }
 
-/// What the controller that acts as this ServiceAccount of `kube-system` needs, here and on any other Kubernetes API server.
+/// The permissions of the controller with this ServiceAccount of `kube-system`, on this and any other Kubernetes API
+/// server.
 pub fn rules(account: &str) -> Vec<Rule> {
     roles().into_iter().filter(|(name, _)| *name == account).flat_map(|(_, rules)| rules).collect()
 }
@@ -28,22 +29,22 @@ fn roles() -> Vec<(&'static str, Vec<Rule>)> {
     roles.push(("pod-garbage-collector", pod_garbage_collector_rules()));
     roles.push(("endpoint-controller", endpoints_rules()));
     roles.push(("state-metrics", state_metrics_rules()));
-    // Whoever lacks a right can at least say so.
+    // Every controller may create events, at least to report missing permissions.
     roles.iter_mut().for_each(|(_, rules)| rules.push(allow("create patch", "core", "events")));
     roles
 }
 
-/// Controllers of the cluster as a whole.
+/// Controllers of the whole cluster.
 fn cluster_roles() -> Vec<(&'static str, Vec<Rule>)> {
     vec![
-        // Any kind can own and be owned, CRDs' too.
+        // Any kind can have owners and dependents, including custom kinds.
         ("generic-garbage-collector", vec![allow("get list watch patch delete", ALL, ALL)]),
         (
             "namespace-controller",
             vec![
                 allow("get watch", "core", "namespaces"),
                 allow("update", "core", "namespaces/finalize namespaces/status"),
-                // Any kind can be in a namespace.
+                // Any kind can have objects in a namespace.
                 allow("list delete", ALL, ALL),
             ],
         ),
@@ -57,7 +58,7 @@ fn cluster_roles() -> Vec<(&'static str, Vec<Rule>)> {
         ),
         (
             "clusterrole-aggregation-controller",
-            // It copies rules that others wrote, and could hold them all: hence `escalate`.
+            // The controller copies rules that others wrote and that it does not have itself: hence `escalate`.
             vec![allow("list watch patch escalate", GROUP, "clusterroles")],
         ),
         (
@@ -87,7 +88,7 @@ fn pod_garbage_collector_rules() -> Vec<Rule> {
         allow("list watch delete", "core", "pods"),
         allow("patch", "core", "pods/status"),
         allow("get list watch", "core", "nodes"),
-        // To detach the volumes of lost nodes once no pod uses them.
+        // Detaches volumes of lost nodes that no pod uses any more.
         allow("list watch delete", "storage.k8s.io", "volumeattachments"),
         allow("get", "core", "persistentvolumes"),
     ]
@@ -101,17 +102,18 @@ fn statefulset_rules() -> Vec<Rule> {
     vec![
         allow("get list watch", "apps", "statefulsets"),
         allow("update", "apps", "statefulsets/status"),
-        // To write owner references that block the owner's deletion.
+        // For owner references that block the owner's deletion.
         allow("update", "apps", "statefulsets/finalizers"),
         allow("list watch create patch delete", "core", "pods"),
         allow("list watch create patch delete", "apps", "controllerrevisions"),
-        // It never deletes a claim: owner references tell the garbage collector which ones go. But on API servers with the admission plugin
-        // OwnerReferencesPermissionEnforcement only a user who may delete an object may change its owner references.
+        // It never deletes claims: owner references tell the garbage collector which ones to delete. But on API
+        // servers with the admission plugin OwnerReferencesPermissionEnforcement, only a user who may delete an
+        // object may change its owner references.
         allow("get list watch create patch delete", "core", "persistentvolumeclaims"),
     ]
 }
 
-/// To count objects and their states, for those who watch over a cluster.
+/// Counts objects by state, for metrics.
 fn state_metrics_rules() -> Vec<Rule> {
     vec![
         allow("list watch", "apps", "statefulsets"),
@@ -119,7 +121,7 @@ fn state_metrics_rules() -> Vec<Rule> {
     ]
 }
 
-/// Controllers of volumes and claims.
+/// Controllers of PVs and claims.
 fn volume_roles() -> Vec<(&'static str, Vec<Rule>)> {
     vec![
         (
@@ -172,9 +174,9 @@ fn csi_provisioner_rules() -> Vec<Rule> {
         allow("list watch", "storage.k8s.io", "csinodes volumeattachments"),
         allow("get", "storage.k8s.io", "csidrivers volumeattributesclasses"),
         allow("list create update delete", "storage.k8s.io", "csistoragecapacities"),
-        // A storage class may name the driver's credentials.
+        // A StorageClass may refer to the driver's credentials.
         allow("get", "core", "secrets"),
-        // What is written down before a driver is called.
+        // The journal that is written before a driver is called.
         allow_named("get patch", "core", "configmaps", "mainstay-csi-journal"),
         allow("create", "core", "configmaps"),
     ]
@@ -191,7 +193,7 @@ fn csi_resizer_rules() -> Vec<Rule> {
     ]
 }
 
-/// Leases of those who may run more than once at a time.
+/// Leases of controllers that may run several times.
 fn leader_election() -> [Value; 2] {
     let name = "mainstay:leader-election";
     let mut role = object("Role", name);

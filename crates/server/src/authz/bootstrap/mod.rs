@@ -1,4 +1,4 @@
-//! The roles and bindings that a cluster begins with, and how an older set of them is brought up to date.
+//! The roles and bindings of a new cluster, and the update of older ones.
 
 mod controllers;
 mod reconcile;
@@ -14,11 +14,11 @@ pub use roles::{node_lease_rule, nodes_rules};
 
 pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
-/// The ServiceAccount in `kube-system` that simulated nodes act as.
+/// The ServiceAccount of simulated nodes in `kube-system`.
 pub const NODES_ACCOUNT: &str = "mainstay-nodes";
 
-/// Objects that earlier versions made and that gave too much: kind and name, the binding before its role. The group `system:nodes` had the
-/// rights of all simulated nodes together.
+/// Objects of earlier versions that granted too much, as kind and name, the binding before its role. They gave every
+/// node the permissions of all simulated nodes.
 pub const RETIRED: [(&str, &str); 2] =
     [("ClusterRoleBinding", "mainstay:simulated-node"), ("ClusterRole", "mainstay:simulated-node")];
 
@@ -26,8 +26,8 @@ const READ: &str = "get list watch";
 const WRITE: &str = "create update patch delete deletecollection";
 const ALL: &str = "*";
 
-/// Every bootstrap object: ClusterRoles, ClusterRoleBindings, and the few Roles and RoleBindings of `kube-system`. Aggregated
-/// roles come with their rules, so that they count before any controller runs.
+/// All bootstrap objects: ClusterRoles, ClusterRoleBindings, and the Roles and RoleBindings of `kube-system`.
+/// Aggregated roles already contain their rules, so that they work before any controller runs.
 pub fn objects() -> Vec<Value> {
     let mut objects = roles::objects();
     objects.extend(controllers::objects());
@@ -35,7 +35,7 @@ pub fn objects() -> Vec<Value> {
     objects
 }
 
-/// Aggregated roles may choose one another, so this goes on until nothing changes.
+/// Aggregated roles may select each other, so repeat until nothing changes.
 fn fill_in_aggregated(objects: &mut [Value]) {
     let mut changed = true;
     while changed {
@@ -50,7 +50,7 @@ fn fill_in_aggregated(objects: &mut [Value]) {
     }
 }
 
-/// A rule for resources. Lists are separated by blanks; `core` is the group without a name.
+/// A rule for resources. Lists are separated by spaces; `core` is the empty group.
 fn allow(verbs: &str, groups: &str, resources: &str) -> Rule {
     let group = |group: String| if group == "core" { String::new() } else { group };
     Rule {
@@ -70,7 +70,7 @@ fn allow_paths(verbs: &str, paths: &str) -> Rule {
     Rule { verbs: words(verbs), urls: words(paths), ..Rule::default() }
 }
 
-/// What everyone who reports needs.
+/// Permission to create and update events.
 fn events() -> Rule {
     allow("create update patch", "core events.k8s.io", "events")
 }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_do_what_out_of_the_box() {
+    fn permissions_of_the_bootstrap_roles() {
         let index = index();
         let account = |name: &str| User {
             name: crate::authn::service_account_name("kube-system", name),
@@ -207,11 +207,11 @@ mod tests {
             (&account("generic-garbage-collector"), "create core pods", false),
             (&account("default"), "get /openid/v1/jwks", true),
             (&account(NODES_ACCOUNT), "patch core nodes/status", true),
-            // A pod waits for the Secrets that it names; the account reads them by name and cannot list them.
+            // A pod waits for the Secrets that it references. The account reads them by name and cannot list them.
             (&account(NODES_ACCOUNT), "get core secrets", true),
             (&account(NODES_ACCOUNT), "list core secrets", false),
             (&account(NODES_ACCOUNT), "patch coordination.k8s.io leases", false),
-            // Nodes have their rights by name, not by a role of their group.
+            // Nodes have permissions by name, not through a role of their group.
             (&node, "patch core nodes/status", false),
             (&node, "patch core pods/status", false),
             (&node, "delete core pods", false),

@@ -1,4 +1,4 @@
-//! Roles for people and for components that upstream clusters have too.
+//! Roles for users and for components, as in upstream clusters.
 
 use super::{
     ALL, NODES_ACCOUNT, READ, WRITE, allow, allow_named, allow_paths, cluster_binding, cluster_role, events, group,
@@ -19,7 +19,7 @@ pub fn objects() -> Vec<Value> {
     objects
 }
 
-/// Roles that every caller, or every caller who proved an identity, has.
+/// Roles of every client, or of every authenticated client.
 fn everyone() -> Vec<Value> {
     let public = "/healthz /livez /readyz /version /version/";
     let discovery = "/healthz /livez /readyz /version /version/ /openapi /openapi/* /api /api/* /apis /apis/*";
@@ -46,7 +46,7 @@ fn everyone() -> Vec<Value> {
     .collect()
 }
 
-/// Roles to give to people in a namespace: `view` within `edit` within `admin`, each open to additions by label.
+/// Roles for users of a namespace: `view` is part of `edit`, and `edit` of `admin`. Labelled roles add rules to each.
 fn people() -> Vec<Value> {
     vec![
         aggregated("admin", "admin", None),
@@ -62,7 +62,7 @@ fn aggregation_label(target: &str) -> String {
     format!("rbac.authorization.k8s.io/aggregate-to-{target}")
 }
 
-/// A role that gathers what is labelled for `from`, and is itself labelled for `to`.
+/// A role that aggregates rules labelled for `from`, and is itself labelled for `to`.
 fn aggregated(name: &str, from: &str, to: Option<&str>) -> Value {
     let mut role = object("ClusterRole", name);
     role["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {aggregation_label(from): "true"}}]});
@@ -85,14 +85,14 @@ fn admin_rules() -> Vec<Rule> {
     ]
 }
 
-// `edit` and `view` name kinds of upstream's that Mainstay does not serve (Deployments and others): charts create roles over
-// them, and who may edit a namespace must be able to install those charts.
+// `edit` and `view` include upstream kinds that Mainstay does not serve, such as Deployments, because charts create
+// roles for them, and an editor of a namespace must be able to install these charts.
 
 fn edit_rules() -> Vec<Rule> {
     let apps = "statefulsets statefulsets/scale daemonsets deployments deployments/scale deployments/rollback \
                 replicasets replicasets/scale";
     vec![
-        // Reading these is as good as acting with them, so that `view` does not have it.
+        // Reading these gives the power to act with them, so `view` does not include them.
         allow(READ, "core", "pods/attach pods/exec pods/portforward pods/proxy secrets services/proxy"),
         allow("impersonate", "core", "serviceaccounts"),
         allow(WRITE, "core", "pods pods/attach pods/exec pods/portforward pods/proxy"),
@@ -122,7 +122,7 @@ fn view_rules() -> Vec<Rule> {
             "configmaps endpoints persistentvolumeclaims persistentvolumeclaims/status pods replicationcontrollers \
              replicationcontrollers/scale serviceaccounts services services/status",
         ),
-        // A namespace is read at its own scope: only the one that the role is bound in.
+        // Allows to read only the namespace of the binding.
         allow(
             READ,
             "core",
@@ -157,8 +157,8 @@ fn components() -> Vec<Value> {
         ),
         cluster_role("system:node-proxier", &proxier_rules()),
         cluster_binding("system:node-proxier", "system:node-proxier", vec![user("system:kube-proxy")]),
-        // Bound to no subject, as upstream: nodes have their rights by name (`authz::node`). What that leaves out, such as Secrets, an
-        // administrator gives to the user of one node by binding this role.
+        // Without subjects, as upstream: nodes have permissions by name (`authz::node`). An administrator grants the
+        // rest, such as Secrets, by binding this role to the user of one node.
         cluster_role("system:node", &kubelet_rules()),
         cluster_binding("system:node", "system:node", Vec::new()),
         cluster_role(SIMULATED_NODES, &simulated_nodes_rules()),
@@ -179,7 +179,7 @@ fn in_namespace(namespace: &str, mut object: Value, complete: impl FnOnce(&mut V
     object
 }
 
-/// All simulated nodes of `mainstay up` are one user, because they are one process.
+/// All simulated nodes of `mainstay up` are one user, because they run in one process.
 fn simulated_nodes() -> Vec<Value> {
     vec![service_account(NODES_ACCOUNT)]
 }
@@ -236,7 +236,7 @@ fn controller_manager_rules() -> Vec<Rule> {
             "leases",
             "kube-controller-manager mainstay-controllers",
         ),
-        // It keeps the caches that all controllers read, and hands each its own identity.
+        // Maintains caches for all controllers, and creates their tokens.
         allow("list watch", ALL, ALL),
         allow("get create", "core", "serviceaccounts"),
         allow("create", "core", "serviceaccounts/token"),
@@ -273,8 +273,8 @@ fn kubelet_rules() -> Vec<Rule> {
     rules
 }
 
-/// What `mainstay nodes` does as one user with the nodes of these names: what simulated nodes do, and the scheduler's part. Where a rule
-/// can name the nodes, it does.
+/// The permissions of `mainstay nodes`, one user for the nodes of these names: those of simulated nodes and of the
+/// scheduler. Rules name the nodes where possible.
 pub fn nodes_rules(names: &[String]) -> Vec<Rule> {
     let mut rules = vec![
         allow("list watch", "core", "namespaces nodes persistentvolumeclaims persistentvolumes pods"),
@@ -309,7 +309,7 @@ fn simulated_nodes_rules() -> Vec<Rule> {
     ]
 }
 
-/// The right to the leases of simulated nodes, in the namespace of nodes' leases.
+/// Permission for the leases of simulated nodes, in the namespace of node leases.
 pub fn node_lease_rule() -> Rule {
     allow("create patch", "coordination.k8s.io", "leases")
 }
