@@ -1,7 +1,8 @@
-//! A fuzzer for everything that parses input: it mutates the inputs of `corpus/` and passes them to a [`Target`].
+//! A fuzzer for all code that parses input. It mutates the inputs of `corpus/` and passes them to a [`Target`].
 //!
-//! A stable toolchain has no coverage instrumentation (decision 13). Instead, each target describes in a few words what it made of an
-//! input, and an input with a new description is mutated further. Inputs depend on the seed alone, so a find can be repeated.
+//! A stable toolchain has no coverage instrumentation (decision 13). Instead, each target returns a short description
+//! of the outcome, and an input with a new description is mutated further. Inputs depend on the seed alone, so a
+//! failure can be repeated.
 //!
 //! This crate is not part of the binary. Begin with [`targets`] to add a parser.
 
@@ -15,20 +16,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// No input may take more of a processor.
+/// Limit of processor time for one input.
 const TIME_MAX: Duration = Duration::from_secs(10);
-/// How many inputs of a run are remembered because something new was said of them.
-const REMEMBERED_MAX: usize = 4096;
+/// Number of inputs with a new description that a run keeps for further mutation.
+const CORPUS_MAX: usize = 4096;
 
-/// Something that reads input.
+/// A parser under test.
 pub struct Target {
     pub name: &'static str,
-    /// Ready to read; what it remembers from one input to the next belongs to it.
+    /// Creates a reader. Its state is kept from one input to the next.
     pub start: fn() -> Box<dyn Reader>,
 }
 
 pub trait Reader {
-    /// Reads an input and says, in a few words without its details, what it made of it. A panic is a find.
+    /// Parses an input and describes the outcome in a few words, without details of the input. A panic is a failure.
     fn read(&mut self, input: &[u8]) -> String;
 }
 
@@ -38,32 +39,32 @@ impl<F: FnMut(&[u8]) -> String> Reader for F {
     }
 }
 
-/// An input that must not be.
-pub struct Find {
+/// An input that causes a panic or takes too long.
+pub struct FailingInput {
     pub input: Vec<u8>,
     pub why: String,
 }
 
-/// How a run went.
+/// The result of a run.
 pub struct Outcome {
     pub inputs: u64,
-    /// How many different things were said.
-    pub said: usize,
-    pub find: Option<Find>,
+    /// Number of different descriptions.
+    pub outcomes: usize,
+    pub find: Option<FailingInput>,
 }
 
 impl Target {
-    /// Reads every input that is kept, then changed ones until the time is over or something is found.
+    /// Reads the corpus, then mutated inputs, until the time is over or an input fails.
     pub fn run(&self, time: Duration, seed: u64) -> Outcome {
         let mut corpus = self.corpus();
         let mut reader = (self.start)();
-        let mut outcome = Outcome { inputs: 0, said: 0, find: None };
-        let mut said = HashSet::new();
+        let mut outcome = Outcome { inputs: 0, outcomes: 0, find: None };
+        let mut outcomes = HashSet::new();
         for input in &corpus {
             outcome.inputs += 1;
             match attempt(&mut *reader, input) {
-                Ok(words) => drop(said.insert(shape(&words))),
-                Err(why) => return Outcome { find: Some(self.least(input.clone(), why)), ..outcome },
+                Ok(description) => drop(outcomes.insert(shape(&description))),
+                Err(why) => return Outcome { find: Some(self.minimize(input.clone(), why)), ..outcome },
             }
         }
         let mut mutator = Mutator::new(seed);
@@ -72,19 +73,21 @@ impl Target {
             let input = mutator.change(&corpus);
             outcome.inputs += 1;
             match attempt(&mut *reader, &input) {
-                Ok(words) if said.insert(shape(&words)) && corpus.len() < REMEMBERED_MAX => corpus.push(input),
+                Ok(description) if outcomes.insert(shape(&description)) && corpus.len() < CORPUS_MAX => {
+                    corpus.push(input)
+                }
                 Ok(_) => {}
                 Err(why) => {
-                    outcome.find = Some(self.least(input, why));
+                    outcome.find = Some(self.minimize(input, why));
                     break;
                 }
             }
         }
-        outcome.said = said.len();
+        outcome.outcomes = outcomes.len();
         outcome
     }
 
-    /// The inputs that are kept; one that is empty is always among them.
+    /// The stored inputs, and an empty one.
     pub fn corpus(&self) -> Vec<Vec<u8>> {
         let mut files: Vec<PathBuf> = std::fs::read_dir(self.directory())
             .map(|entries| entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect())
@@ -98,7 +101,7 @@ impl Target {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(self.name)
     }
 
-    /// Keeps an input for all runs to come.
+    /// Adds an input to the stored corpus.
     pub fn keep(&self, input: &[u8]) -> std::io::Result<PathBuf> {
         let mut hasher = DefaultHasher::new();
         input.hash(&mut hasher);
@@ -108,8 +111,8 @@ impl Target {
         Ok(file)
     }
 
-    /// The find with as much left out as can be while it stays one. A reader that remembers is started anew each time.
-    fn least(&self, mut input: Vec<u8>, mut why: String) -> Find {
+    /// Shortens a failing input while it still fails. Each attempt uses a new reader.
+    fn minimize(&self, mut input: Vec<u8>, mut why: String) -> FailingInput {
         let mut length = input.len().div_ceil(2).max(1);
         let end = Instant::now() + TIME_MAX;
         while length > 0 && Instant::now() < end {
@@ -124,31 +127,31 @@ impl Target {
             }
             length /= 2;
         }
-        Find { input, why }
+        FailingInput { input, why }
     }
 }
 
 fn attempt(reader: &mut dyn Reader, input: &[u8]) -> Result<String, String> {
     let started = processor_time();
-    let words = catch_unwind(AssertUnwindSafe(|| reader.read(input))).map_err(|panic| {
+    let description = catch_unwind(AssertUnwindSafe(|| reader.read(input))).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
-        text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned()
+        text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic without a message").to_owned()
     })?;
     let took = processor_time().saturating_sub(started);
-    if took > TIME_MAX { Err(format!("it took {took:?}")) } else { Ok(words) }
+    if took > TIME_MAX { Err(format!("it took {took:?}")) } else { Ok(description) }
 }
 
-/// How long this thread has run: on a busy machine more time passes than that.
+/// Processor time of this thread. Unlike elapsed time, it does not grow while other processes run.
 fn processor_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     Duration::from_nanos(text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0))
 }
 
-/// What is said, without names and numbers: these are the input's.
-fn shape(words: &str) -> String {
+/// The description without quoted text and numbers, which come from the input.
+fn shape(description: &str) -> String {
     let mut shape = String::new();
     let mut quoted = false;
-    for c in words.chars().take(400) {
+    for c in description.chars().take(400) {
         match c {
             '"' => quoted = !quoted,
             _ if quoted => {}

@@ -1,6 +1,6 @@
-//! Random changes of inputs that mean something.
+//! Random mutations that often keep an input meaningful.
 
-/// Words that readers know.
+/// Words that the parsers know.
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
     "null", "true", "false", "0", "-1", "1", "9223372036854775807", "-9223372036854775808", "18446744073709551616",
@@ -25,7 +25,7 @@ const WORDS: &[&str] = &[
 
 const INPUT_BYTES_MAX: usize = 64 * 1024;
 
-/// Changes inputs, all from one seed.
+/// Mutates inputs, with random numbers from one seed.
 pub struct Mutator {
     state: u64,
 }
@@ -35,7 +35,7 @@ impl Mutator {
         Mutator { state: seed }
     }
 
-    /// One of these inputs, changed a few times. `corpus` is not empty.
+    /// A copy of one of these inputs with a few mutations. `corpus` must not be empty.
     pub fn change(&mut self, corpus: &[Vec<u8>]) -> Vec<u8> {
         let mut input = corpus[self.below(corpus.len())].clone();
         for _ in 0..=self.below(4) {
@@ -51,7 +51,7 @@ impl Mutator {
             0 if at < input.len() => input[at] ^= 1 << self.below(8),
             1 if at < input.len() => input[at] = self.next() as u8,
             2 => drop(input.splice(at..at, WORDS[self.below(WORDS.len())].bytes())),
-            // A word in the place of another.
+            // Replaces a word by a known word.
             3 | 4 => {
                 let (from, to) = word_at(input, at);
                 drop(input.splice(from..to, WORDS[self.below(WORDS.len())].bytes()));
@@ -66,14 +66,14 @@ impl Mutator {
                 let times = 1 << self.below(6);
                 drop(input.splice(at..at, piece.repeat(times)));
             }
-            // A piece of another input.
+            // Inserts a piece of another input.
             7 => {
                 let other = &corpus[self.below(corpus.len())];
                 let from = self.below(other.len() + 1);
                 let to = (from + self.below(300)).min(other.len());
                 drop(input.splice(at..at, other[from..to].iter().copied()));
             }
-            // A word of another input in the place of one here.
+            // Replaces a word by a word of another input.
             8 => {
                 let other = &corpus[self.below(corpus.len())];
                 let (from, to) = word_at(other, self.below(other.len() + 1));
@@ -102,7 +102,7 @@ impl Mutator {
     }
 }
 
-/// The word around a place: letters, digits and what joins them.
+/// The bounds of the word at a position: letters, digits and `-_.$~`.
 fn word_at(input: &[u8], at: usize) -> (usize, usize) {
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.$~".contains(byte);
     let from = input[..at].iter().rposition(|byte| !is_word(byte)).map_or(0, |gap| gap + 1);

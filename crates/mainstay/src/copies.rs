@@ -166,7 +166,7 @@ pub async fn open_directory(directory: &Path) -> Result<Arc<dyn Store>> {
     let store = open_embedded(directory)?;
     // Certificates of older versions are in a file beside the store, and belong to it.
     if let Some(identity) = authn::files::read(directory)? {
-        authn::kept::keep(&*store, &identity).await?;
+        authn::identity_store::keep(&*store, &identity).await?;
     }
     Ok(store)
 }

@@ -8,7 +8,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
-use server::connections::{Connections, Held};
+use server::connections::{ConnectionGuard, Connections};
 use server::exposition::Format;
 use server::process::Process;
 use std::convert::Infallible;
@@ -64,7 +64,7 @@ impl Health {
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream, shutdown: CancellationToken, held: Held) {
+    async fn connection(self: Arc<Self>, stream: TcpStream, shutdown: CancellationToken, held: ConnectionGuard) {
         let service = service_fn(move |request| {
             let answer = self.answer(&request);
             async move { Ok::<_, Infallible>(answer) }

@@ -192,7 +192,7 @@ impl Place {
             Err(error) if matches!(error.downcast_ref(), Some(OpenError::InUse { .. })) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let identity = authn::kept::read(&*store);
+        let identity = authn::identity_store::read(&*store);
         store.close().await;
         let place = || format!("cannot read the certificates in the store in {}", data_dir.display());
         let identity = identity.with_context(place)?;

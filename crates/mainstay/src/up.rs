@@ -230,7 +230,7 @@ async fn serve(args: &ServingArgs, signals: &mut Signals) -> Result<(Place, Runn
     };
     let wanted = authn::serving_names(&args.listen.ip().to_string(), &args.tls_san);
     let older = data_dir.as_deref().filter(|_| matches!(backend, Backend::Directory(_)));
-    let identity = authn::kept::identity(&*store, older, &wanted, jiff::Timestamp::now()).await?;
+    let identity = authn::identity_store::identity(&*store, older, &wanted, jiff::Timestamp::now()).await?;
     let names = identity.serving_names()?;
     let url = url(address);
     let scratch_dir = (data_dir.is_none() && args.kubeconfig.is_none()).then(paths::scratch_dir);

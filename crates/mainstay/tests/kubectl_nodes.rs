@@ -248,7 +248,7 @@ fn bad_arguments_get_one_line_and_code_2() {
     for (arguments, part) in [
         (vec!["nodes", "--kubeconfig", "missing"], "missing"),
         (vec!["nodes", "--count", "some"], "--count"),
-        (vec!["nodes", "--count", "99999999"], "addresses for 65534 simulated nodes"),
+        (vec!["nodes", "--count", "99999999"], "at most 65534 simulated nodes have addresses"),
         (vec!["nodes", "--prefix", "No Way"], "--prefix \"No Way\""),
         (vec!["nodes", "--taint", "x"], "taint \"x\" is not of the form"),
         (vec!["nodes", "--node-capacity", "cpu=lots"], "\"lots\" is no amount"),

@@ -2,7 +2,7 @@
 //! asks for, and the roles allow exactly these requests. So a right that only a retry needs is granted, too.
 //!
 //! The list is checked against the sources: a new request, and one more kind that is given to a function with a parameter for it, fails
-//! this test until it is listed. What requests really ask for is judged in the simulation (`crates/sim/src/rights.rs`).
+//! this test until it is listed. What requests really ask for is judged in the simulation (`crates/sim/src/permission_checker.rs`).
 
 use server::authz::{self, Rule, bootstrap};
 use std::collections::{BTreeMap, BTreeSet};

@@ -154,11 +154,14 @@ impl fmt::Write for Beginning {
     }
 }
 
+/// The end of a shortened text.
+pub(crate) const SHORTENED: &str = "...";
+
 /// Shortens a text to at most `bytes_max` bytes.
 fn shortened(mut text: String, bytes_max: usize) -> String {
     if text.len() > bytes_max {
         text.truncate(text.floor_char_boundary(bytes_max));
-        text.push_str("...");
+        text.push_str(SHORTENED);
     }
     text
 }

@@ -1,8 +1,8 @@
 //! ClusterRole aggregation: copies the rules of matching ClusterRoles into the roles that aggregate them.
 
 use crate::controllers::ControllerContext;
-use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::Resource;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::worker::{self, Cache, Source, key};
 use object::Value;
 use plan::aggregate;

@@ -1,9 +1,9 @@
 //! The disruption controller: keeps the status of PodDisruptionBudgets, by which evictions are admitted.
 
 use crate::controllers::ControllerContext;
-use kit::descriptor::{Descriptor, Scope, allow};
 use kit::Clock;
 use kit::api::{Api, ApiError, Resource};
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::discovery::Discovery;
 use kit::events::{EventSubject, Events};
 use kit::worker::{self, Cache, Key, Source, key};

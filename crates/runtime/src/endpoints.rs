@@ -2,9 +2,9 @@
 
 use crate::controllers::ControllerContext;
 use futures::StreamExt;
-use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::{Api, ApiError, Resource};
 use kit::cache::{Cache, Index, Key, key};
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::events::{EventSubject, Events};
 use kit::watcher::{self, Event};
 use kit::worker::{self, ReconcileResult, Source};
@@ -26,7 +26,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     account: "endpoint-controller",
     scope: Scope::Namespaces,
     rules: &[
-        allow("list watch", "core", "pods services"), allow("list watch create update delete", "core", "endpoints"),
+        allow("list watch", "core", "pods services"),
+        allow("list watch create update delete", "core", "endpoints"),
     ],
 };
 

@@ -22,9 +22,7 @@ mod state_metrics;
 mod statefulset;
 
 pub use binder::{Directories, Work};
-pub use controllers::{
-    ControllerContext, Controllers, NAMES, Provisioning, Setup, bootstrap_objects, descriptors,
-};
+pub use controllers::{ControllerContext, Controllers, NAMES, Provisioning, Setup, bootstrap_objects, descriptors};
 pub use metrics::Metrics;
 pub use plan::podgc::TERMINATED_THRESHOLD as TERMINATED_POD_THRESHOLD;
 pub use plan::reclaim::from_backup as volume_from_backup;

@@ -7,9 +7,9 @@
 use crate::controllers::ControllerContext;
 use futures::StreamExt;
 use jiff::Timestamp;
-use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::{Api, ApiError, Resource};
 use kit::backoff::DelayQueue;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::events::{EventSubject, Events};
 use kit::watcher::{self, Event};
 use kit::worker::{self, Cache, Key, Source, key};

@@ -2,9 +2,9 @@
 
 use crate::controllers::ControllerContext;
 use futures::{StreamExt, TryStreamExt};
-use kit::descriptor::{Descriptor, Scope, allow};
 use kit::Clock;
 use kit::api::{Api, ApiError, Resource};
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::discovery::{Discovery, Served};
 use kit::worker::{self, Key, Source, key};
 use object::access::{Access, name, terminating, uid};

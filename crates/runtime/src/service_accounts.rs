@@ -1,8 +1,8 @@
 //! Creates what every namespace needs: the `default` ServiceAccount and the CA certificate of the API server.
 
 use crate::controllers::ControllerContext;
-use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::{Api, ApiError, Resource};
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::worker::{self, Source, key};
 use object::access::{Access, name, terminating};
 use object::{Value, json};
@@ -14,9 +14,7 @@ pub const ACCOUNTS_DESCRIPTOR: Descriptor = Descriptor {
     name: "serviceaccount-controller",
     account: "service-account-controller",
     scope: Scope::Cluster,
-    rules: &[
-        allow("list watch create", "core", "serviceaccounts"), allow("list watch", "core", "namespaces"),
-    ],
+    rules: &[allow("list watch create", "core", "serviceaccounts"), allow("list watch", "core", "namespaces")],
 };
 
 /// Keeps a `default` ServiceAccount in every namespace.
@@ -35,9 +33,7 @@ pub const ROOT_CA_DESCRIPTOR: Descriptor = Descriptor {
     name: "root-ca-certificate-publisher-controller",
     account: "root-ca-cert-publisher",
     scope: Scope::Cluster,
-    rules: &[
-        allow("list watch create update", "core", "configmaps"), allow("list watch", "core", "namespaces"),
-    ],
+    rules: &[allow("list watch create update", "core", "configmaps"), allow("list watch", "core", "namespaces")],
 };
 
 /// Keeps a ConfigMap with the CA certificate in every namespace, for pods to mount.

@@ -5,8 +5,8 @@
 use crate::controllers::ControllerContext;
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::Resource;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::watcher::{self, Event, Slim};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;

@@ -1,22 +1,22 @@
-//! The server: one request in, one answer out.
+//! The server: handles one request and returns one response.
 
 use crate::admission::Admission;
-use crate::arriving::Arriving;
 use crate::attributes::{Attributes, User};
 use crate::authn::{self, Authenticator};
 use crate::authz::Authorizer;
 use crate::body::Body;
 use crate::connections::Connection;
-use crate::documents::Documents;
+use crate::discovery_cache::DiscoveryCache;
 use crate::env::Env;
 use crate::limits::{Limits, RequestClass};
 use crate::metrics::Metrics;
 use crate::negotiate;
-use crate::reader::Reader;
-use crate::recent::Recent;
+use crate::object_store::Reader;
 use crate::registry::Registry;
 use crate::request::{self, Query, ResourceRequest, Target, Verb};
+use crate::request_body::RequestBody;
 use crate::verbs::{self, Answer, Call};
+use crate::write_cache::WriteCache;
 use bytes::Bytes;
 use http::{Request, Response};
 use object::selector::FieldSelector;
@@ -26,12 +26,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use store::Store;
 use tokio_util::sync::CancellationToken;
 
-/// Events are forgotten after an hour.
+/// Events expire after one hour.
 const EVENT_LIFE_S: u64 = 3600;
-/// Bodies above this are compressed for clients that take it.
+/// Larger bodies are compressed for clients that accept gzip.
 const COMPRESS_FROM_BYTES: usize = 128 * 1024;
 
-/// As much is said where there is no room to say more.
+/// Messages are cut to this length when there is no memory for a longer response.
 const SHORT_CHARS: usize = 1024;
 
 /// A Kubernetes API server on a store.
@@ -41,33 +41,34 @@ pub struct Server {
     pub gates: Gates,
     pub env: Env,
     pub authn: Authenticator,
-    /// The CA that signs client certificates; `None` signs none.
+    /// The CA that signs client certificates. `None` disables signing.
     pub(crate) ca: Option<authn::Pair>,
     pub authz: Arc<Authorizer>,
     pub admission: Admission,
     pub metrics: Metrics,
-    pub(crate) documents: Documents,
+    pub(crate) discovery_cache: DiscoveryCache,
     pub limits: Limits,
-    pub(crate) recent: Recent,
-    /// Cancelled when the server stops: watches end by themselves then.
+    pub(crate) write_cache: WriteCache,
+    /// Cancelled when the server stops, which ends all watches.
     pub(crate) stopping: CancellationToken,
     ready: AtomicBool,
 }
 
-/// Who sends a request, before it is authenticated.
+/// The sender of a request, before authentication.
 #[derive(Clone)]
 pub enum Caller {
-    /// A connection.
+    /// A network connection.
     Peer(Peer),
-    /// A part of this process that acts as this user.
+    /// A component of this process that acts as this user.
     Inside(Arc<User>),
 }
 
+/// The sender of a request that arrives over the network.
 #[derive(Clone, Default)]
 pub struct Peer {
-    /// The client certificate that the connection showed.
+    /// The client certificate of the connection, if the client sent one.
     pub certificate: Option<Arc<[u8]>>,
-    /// Where the connection is counted.
+    /// The entry of this connection in the connection limits.
     pub connection: Option<Arc<Connection>>,
 }
 
@@ -77,9 +78,9 @@ impl Server {
             registry: Registry::new(store.clone()),
             admission: Admission::new(Reader { store: store.clone() }, env.ids.clone()),
             metrics: Metrics::new(store.clone()),
-            documents: Documents::default(),
+            discovery_cache: DiscoveryCache::default(),
             limits: Limits::default(),
-            recent: Recent::default(),
+            write_cache: WriteCache::default(),
             stopping: CancellationToken::new(),
             ready: AtomicBool::new(false),
             store,
@@ -91,7 +92,8 @@ impl Server {
         }
     }
 
-    /// Says that requests are served from now on (or, before the end, that they are not).
+    /// Sets whether the server is ready for requests. It is not ready before the start is complete and while it
+    /// stops.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Release);
     }
@@ -100,17 +102,18 @@ impl Server {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// Answers one request. Never fails: every error is an answer too.
+    /// Handles one request. Never fails: every error becomes a response.
     pub async fn handle(&self, request: Request<Bytes>, caller: &Caller) -> Response<Body> {
         let (parts, body) = request.into_parts();
-        self.answer(&parts, &mut Arriving::Here(body), caller).await
+        self.answer(&parts, &mut RequestBody::Complete(body), caller).await
     }
 
-    /// As [`Server::handle`], for a body that may still be on its way: it is read when it is known that its sender may send it.
+    /// Like [`Server::handle`], for a body that may not be received yet. The body is read only after the sender is
+    /// authorized.
     pub(crate) async fn answer(
         &self,
         parts: &http::request::Parts,
-        body: &mut Arriving,
+        body: &mut RequestBody,
         caller: &Caller,
     ) -> Response<Body> {
         let started = std::time::Instant::now();
@@ -127,7 +130,7 @@ impl Server {
     async fn route(
         &self,
         parts: &http::request::Parts,
-        body: &mut Arriving,
+        body: &mut RequestBody,
         caller: &Caller,
         class: &mut RequestClass,
         label: &mut crate::metrics::RequestLabel,
@@ -158,18 +161,19 @@ impl Server {
                 crate::paths::answer(self, parts, path, &query, &user).await
             }
             Target::Resource(target) => {
-                // The parts of this process share its lease, and their users need no right to it.
+                // Components of this process share its lease, and their users need no permission for it.
                 if matches!(caller, Caller::Peer(_)) {
-                    crate::fence::authorize(&parts.headers, &user, &self.authz)?;
+                    crate::lease_precondition::authorize(&parts.headers, &user, &self.authz)?;
                 }
                 self.resource(parts, target, query, body, (user, class.clone()), label).await
             }
         }
     }
 
-    /// Waits until everything that any server acknowledged before this request is seen here, so that who asks, what they may do and
-    /// what they read are judged by the newest state. Who asks for a version is content with what is at least that new; who asks for
-    /// none in particular (0), with what is here. Health and figures are about this server.
+    /// Waits until this server has seen everything that any server acknowledged before this request, so that
+    /// identity, permissions and objects are read from the newest state. Does not wait for a list with a
+    /// resourceVersion, which accepts any state at least that new (0: any state), nor for health and metrics, which
+    /// describe this server.
     async fn settle(&self, target: &Target, path: &str, query: &Query) -> Result<(), Status> {
         let content = match target {
             Target::Path => is_about_this_server(path),
@@ -193,7 +197,7 @@ impl Server {
         parts: &http::request::Parts,
         target: ResourceRequest,
         query: Query,
-        body: &mut Arriving,
+        body: &mut RequestBody,
         (user, class): (User, RequestClass),
         label: &mut crate::metrics::RequestLabel,
     ) -> Result<Response<Body>, Status> {
@@ -202,16 +206,16 @@ impl Server {
         let (mut kinds, mut kind) = self.kind_of(&target)?;
         label.resource(&kind.group, &kind.plural);
         label.verb(target.verb);
-        // The body of a request that reads is ignored.
+        // The body of a read request is ignored.
         let mut bytes = Bytes::new();
         if target.verb.writes() {
-            let arriving = if body.is_here() { None } else { Some(class.receive(&target, &kind)?) };
+            let arriving = if body.is_complete() { None } else { Some(class.receive(&target, &kind)?) };
             bytes = body.read(class.body_room(&kind)).await?;
             drop(arriving);
-            // Definitions may have changed while the body was received.
+            // CustomResourceDefinitions may have changed while the body was received.
             (kinds, kind) = self.kind_of(&target)?;
         }
-        // Only now: a request that is not complete must not keep others out.
+        // Count the request only now: an incomplete request must not block others.
         let place = class.enter(&target, &kind)?;
         let call = Call {
             server: self,
@@ -225,7 +229,7 @@ impl Server {
             class,
             now: self.env.clock.now(),
         };
-        // The futures of verbs are large; on the heap they do not weigh on every caller's stack.
+        // The futures of verbs are large. Boxing keeps the caller's future small.
         let mut answer = Box::pin(verbs::answer(&call)).await?;
         answer.warnings.extend(call.kind.rules.deprecation().map(str::to_owned));
         let mut packed = false;
@@ -238,13 +242,14 @@ impl Server {
             packed = packed && held.is_some();
             answer.body = Body::Once(held.unwrap_or_else(success));
         }
-        // A watch keeps its place until it ends.
+        // A watch keeps its slot until it ends.
         answer.body = answer.body.holding(place);
         response(answer, packed)
     }
 
-    /// The answer with room for it where it is large. What was written cannot be refused any more: a client that is told to try again
-    /// would write twice. `None`: it can do without the answer.
+    /// Returns the response with memory reserved for it if it is large. A write is already committed, so it must not
+    /// be refused: the client would retry and write twice. Returns `None` if a write without a response body
+    /// suffices.
     async fn hold(&self, call: &Call<'_>, bytes: Bytes) -> Result<Option<Bytes>, Status> {
         match call.class.hold(bytes.clone()) {
             Ok(held) => Ok(Some(held)),
@@ -252,7 +257,7 @@ impl Server {
             Err(_) if call.target.verb == Verb::DeleteCollection => Ok(None),
             Err(_) => match call.class.hold_written(bytes).await {
                 Some(held) => Ok(Some(held)),
-                // As if the answer had been lost on its way, which clients have to expect.
+                // To the client this is like a lost response, which it must expect.
                 None => Err(Status::new(
                     504,
                     "Timeout",
@@ -262,7 +267,7 @@ impl Server {
         }
     }
 
-    /// The kind that a request is about, as it is defined now.
+    /// The requested kind, from the newest definitions.
     fn kind_of(&self, target: &ResourceRequest) -> Result<(Arc<Kinds>, Arc<Kind>), Status> {
         let kinds = self.registry.kinds();
         let kind = kinds.get(&target.group, &target.version, &target.plural).cloned();
@@ -271,7 +276,7 @@ impl Server {
         Ok((kinds, kind))
     }
 
-    /// When objects of a kind go by themselves.
+    /// When objects of a kind expire, in Unix seconds; `None` for never.
     pub(crate) fn expires_at_s(&self, kind: &Kind, now: jiff::Timestamp) -> Option<u64> {
         (kind.storage == "core/events").then(|| u64::try_from(now.as_second()).unwrap_or(0) + EVENT_LIFE_S)
     }
@@ -282,7 +287,7 @@ fn is_about_this_server(path: &str) -> bool {
     matches!(first, Some("healthz" | "livez" | "readyz" | "metrics" | "version"))
 }
 
-/// What a request asks for, as roles see it.
+/// The request's attributes for authorization.
 pub(crate) fn attributes(target: &ResourceRequest) -> Attributes {
     Attributes {
         verb: target.verb.as_str().to_owned(),
@@ -290,15 +295,15 @@ pub(crate) fn attributes(target: &ResourceRequest) -> Attributes {
         version: target.version.clone(),
         resource: target.plural.clone(),
         subresource: target.subresource.clone(),
-        // A namespace is in itself, so that a role bound there covers it.
+        // A Namespace counts as an object in itself, so that a role bound in the namespace covers it.
         namespace: if is_namespace(target) { target.name.clone() } else { target.namespace.clone() },
         name: target.name.clone(),
         ..Attributes::default()
     }
 }
 
-/// The same with what the field selector of a list or watch says: the only name that it can be about, so that a role for that name covers
-/// it, and the only node. A selector that cannot be read adds nothing; the verb refuses it.
+/// Attributes of a list or watch, with the name and the node that its field selector requires. So a role limited to
+/// one name covers it. An invalid selector adds nothing here; the verb refuses it.
 pub(crate) fn asked(target: &ResourceRequest, query: &Query) -> Attributes {
     let mut asked = attributes(target);
     let selects = matches!(target.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
@@ -317,7 +322,7 @@ fn is_namespace(target: &ResourceRequest) -> bool {
     target.group.is_empty() && target.plural == "namespaces"
 }
 
-/// Namespaced kinds live in namespaces, the others do not: other URLs name nothing.
+/// A namespaced kind needs a namespace in the path, other kinds must not have one. Other paths give 404.
 fn check_scope(kind: &Kind, target: &ResourceRequest) -> Result<(), Status> {
     if !kind.namespaced && !target.namespace.is_empty() {
         return Err(Status::no_such_path());
@@ -332,7 +337,7 @@ fn check_scope(kind: &Kind, target: &ResourceRequest) -> Result<(), Status> {
     Ok(())
 }
 
-/// `packed`: the body is compressed.
+/// Builds the HTTP response. `packed`: the body is compressed.
 fn response(answer: Answer, packed: bool) -> Result<Response<Body>, Status> {
     let mut builder = Response::builder().status(answer.code).header(http::header::CONTENT_TYPE, answer.content_type);
     for value in crate::warnings::headers(&answer.warnings) {
@@ -353,12 +358,12 @@ pub(crate) fn gzip(bytes: &[u8]) -> Bytes {
     }
 }
 
-/// The answer that says no more than yes.
+/// A Status of success without details.
 fn success() -> Bytes {
     crate::render::to_bytes(&json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}))
 }
 
-/// The response to a refused request, shortened where there is no memory for all of it.
+/// The response to a refused request. It is shortened if there is no memory for all of it.
 fn refusal(status: &Status, class: &RequestClass) -> Response<Body> {
     let response = status_response(status);
     let Body::Once(bytes) = response.body() else { return response };
@@ -371,7 +376,7 @@ fn refusal(status: &Status, class: &RequestClass) -> Response<Body> {
     }
 }
 
-/// The answer that says no.
+/// The HTTP response for an error status.
 pub fn status_response(status: &Status) -> Response<Body> {
     let mut builder = Response::builder().status(status.code).header(http::header::CONTENT_TYPE, "application/json");
     if let Some(seconds) = status.details.as_ref().map(|details| details.retry_after_seconds).filter(|s| *s > 0) {

@@ -1,6 +1,6 @@
-//! Who asks for what: the facts that authorization and admission judge.
+//! Facts about a request that authorization and admission use.
 
-/// An authenticated caller.
+/// An authenticated user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     pub name: String,
@@ -9,13 +9,13 @@ pub struct User {
     pub extra: std::collections::BTreeMap<String, Vec<String>>,
 }
 
-/// The name of everyone who did not authenticate.
+/// User name of every unauthenticated client.
 const ANONYMOUS: &str = "system:anonymous";
-/// The name of the server itself.
+/// User name of the server itself.
 const APISERVER: &str = "system:apiserver";
 
 impl User {
-    /// The server itself.
+    /// The user that the server itself acts as.
     pub fn apiserver() -> User {
         User {
             name: APISERVER.to_owned(),
@@ -38,16 +38,17 @@ impl User {
 /// A request as RBAC sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// get, list, watch, create, update, patch, delete, deletecollection; for paths the lower-case HTTP method.
+    /// get, list, watch, create, update, patch, delete, deletecollection; for non-resource paths the lower-case HTTP
+    /// method.
     pub verb: String,
     pub group: String,
     pub version: String,
-    /// The plural; empty for a non-resource path.
+    /// The plural name; empty for a non-resource path.
     pub resource: String,
     pub subresource: String,
     pub namespace: String,
     pub name: String,
-    /// The node that a list or watch of pods selects by `spec.nodeName`; empty where it selects none.
+    /// The node that a list or watch of pods selects by `spec.nodeName`; empty if it selects none.
     pub selected_node: String,
     /// The URL path of a non-resource request.
     pub path: String,

@@ -1,4 +1,4 @@
-//! Response bodies: bytes at once, or a stream that goes on.
+//! Response bodies: complete bytes or a stream.
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 pub type Chunks = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
 
-/// The body of every answer.
+/// The body of a response.
 pub enum Body {
     Once(Bytes),
     Stream(Chunks),
@@ -19,7 +19,7 @@ impl Body {
         Body::Once(Bytes::new())
     }
 
-    /// Keeps what a stream needs until it ends; bytes that are all here need it no longer.
+    /// Keeps `needed` until a stream ends. A complete body drops it at once.
     pub(crate) fn holding<T: Send + 'static>(self, needed: T) -> Body {
         match self {
             Body::Stream(chunks) => Body::Stream(Box::pin(chunks.inspect(move |_| _ = &needed))),

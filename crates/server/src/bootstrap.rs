@@ -1,4 +1,4 @@
-//! The objects that every cluster has from its first moment on.
+//! Objects that every cluster has from its start.
 
 use crate::app::Server;
 use crate::authz::bootstrap::{AUTOUPDATE, RETIRED};
@@ -8,15 +8,15 @@ use object::access::{Access, name, namespace};
 use object::json;
 use object::{Kind, Status, Value};
 
-/// Who the first objects are said to be managed by.
+/// Field manager of the first objects.
 const AGENT: &str = "mainstay-bootstrap";
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// Creates what is missing and repairs the default roles, its own and `more`. Runs before the first request is served.
+/// Creates missing objects and repairs the default roles, its own and `more`. Runs before the first request is served.
 pub async fn run(server: &Server, more: Vec<Value>) -> Result<(), Status> {
     let namespaces =
         NAMESPACES.iter().map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
-    // Writes of one wave share a disk sync; namespaces come first because the others live in them.
+    // Concurrent writes share a disk sync. Namespaces come first because the other objects need them.
     ensure_all(server, namespaces.collect()).await?;
     let mut objects = crate::authz::bootstrap::objects();
     objects.extend(more);
@@ -28,25 +28,25 @@ pub async fn run(server: &Server, more: Vec<Value>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Deletes a role or binding of an earlier version, unless its owner keeps it with the annotation for that.
+/// Deletes a role or binding of an earlier version, unless its annotation disables updates.
 async fn retire(server: &Server, kind: &str, object_name: &str) -> Result<(), Status> {
     let kinds = server.registry.kinds();
     let kind = kinds
         .by_kind("rbac.authorization.k8s.io", "v1", kind)
         .ok_or_else(|| Status::internal(format!("no kind {kind} for a retired role")))?;
-    let Some(record) = server.store.get(&crate::reader::key(kind, "", object_name)) else { return Ok(()) };
-    if crate::reader::parse(&record)?.text(&["metadata", "annotations", AUTOUPDATE]) == "false" {
+    let Some(record) = server.store.get(&crate::object_store::key(kind, "", object_name)) else { return Ok(()) };
+    if crate::object_store::parse(&record)?.text(&["metadata", "annotations", AUTOUPDATE]) == "false" {
         return Ok(());
     }
     let path = format!("{}/{object_name}", collection_path(kind, ""));
     match server.send(AGENT, Method::DELETE, &path, &json!({})).await {
-        // Another server deletes it as well.
+        // Another server deleted it.
         Err(status) if status.code == 404 => Ok(()),
         result => result,
     }
 }
 
-/// The API server as workloads find it.
+/// The Service through which workloads reach the API server.
 fn kubernetes_service() -> Value {
     json!({
         "apiVersion": "v1",
@@ -71,20 +71,20 @@ async fn ensure(server: &Server, wanted: &Value) -> Result<(), Status> {
     let kind = kinds
         .by_kind(group, version, wanted.text(&["kind"]))
         .ok_or_else(|| Status::internal(format!("no kind for the bootstrap object {wanted}")))?;
-    let key = crate::reader::key(kind, namespace(wanted), name(wanted));
+    let key = crate::object_store::key(kind, namespace(wanted), name(wanted));
     let Some(record) = server.store.get(&key) else {
         return match server.send(AGENT, Method::POST, &collection_path(kind, namespace(wanted)), wanted).await {
-            // Another server was faster, and has what the object needs (its address), too.
+            // Another server created it, with everything that it needs (such as its address).
             Err(_) if server.store.get(&key).is_some() => Ok(()),
             result => result,
         };
     };
-    let existing = crate::reader::parse(&record)?;
+    let existing = crate::object_store::parse(&record)?;
     match crate::authz::bootstrap::reconcile(&existing, wanted) {
         Some(repaired) => {
             let path = format!("{}/{}", collection_path(kind, namespace(wanted)), name(wanted));
             match server.send(AGENT, Method::PUT, &path, &repaired).await {
-                // Another server repairs it as well.
+                // Another server repaired it.
                 Err(status) if status.code == 409 => Ok(()),
                 result => result,
             }

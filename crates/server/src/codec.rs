@@ -1,14 +1,14 @@
-//! How objects stand in the store: JSON behind a small header that says where the resourceVersion goes.
+//! Encoding of stored objects: JSON after a small header with the position of the resourceVersion.
 //!
-//! The revision is known only when the transaction commits, so it is left out here and spliced in once by [`finish`]; the bytes
-//! that come out are what GET, LIST and WATCH send.
+//! The revision is known only at commit, so `encode` leaves it out and [`finish`] inserts it once. The resulting
+//! bytes are the response to GET, LIST and WATCH.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use object::Map;
 use object::Value;
 use store::Revision;
 
-/// Encodes an object for the store. A resourceVersion in it is left out.
+/// Encodes an object for the store, without its resourceVersion.
 pub fn encode(object: &Value) -> Bytes {
     let mut out = Vec::with_capacity(1024);
     out.extend_from_slice(&[0; 4]);
@@ -33,7 +33,7 @@ pub fn encode(object: &Value) -> Bytes {
     Bytes::from(out)
 }
 
-/// Writes the metadata with an empty resourceVersion first; returns where (after the header) its text belongs.
+/// Writes the metadata with an empty resourceVersion first. Returns the position of the resourceVersion after the header.
 fn write_metadata(out: &mut Vec<u8>, metadata: &Map) -> usize {
     out.extend_from_slice(b"{\"resourceVersion\":\"");
     let offset = out.len() - 4;
@@ -52,7 +52,7 @@ fn write_json<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
     serde_json::to_writer(out, value).expect("JSON values serialise to memory");
 }
 
-/// Puts the revision into stored bytes: the store calls this once for each version.
+/// Inserts the revision into stored bytes. The store calls this once per version.
 pub fn finish(stored: &Bytes, revision: Revision) -> Bytes {
     let Some((header, json)) = stored.split_at_checked(4) else { return stored.clone() };
     let offset = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
@@ -72,7 +72,7 @@ mod tests {
     use object::json;
 
     #[test]
-    fn the_revision_lands_in_metadata_whatever_else_looks_like_it() {
+    fn the_revision_is_inserted_into_metadata_only() {
         let object = json!({
             "apiVersion": "v1",
             "data": {"resourceVersion": "\"resourceVersion\":\"\""},

@@ -1,8 +1,10 @@
-//! Places for connections. Each connection holds a file descriptor, and the store and the controllers need descriptors as well.
+//! Limits the open connections. Each connection needs a file descriptor, and the store and the controllers need
+//! descriptors too.
 //!
-//! A new connection is unauthenticated, and only a small number of these is open at once. A new connection beyond that number is not
-//! refused: an older unauthenticated one is closed. So a client that opens idle connections cannot keep other clients out. When the client
-//! of a connection has authenticated, the connection takes a place in the priority level of its user ([`crate::limits`]).
+//! A new connection is unauthenticated, and few unauthenticated connections may be open at once. At this limit the
+//! server closes an older unauthenticated connection instead of refusing the new one, so that a client with many idle
+//! connections cannot block other clients. When the client of a connection authenticates, the connection moves to a
+//! slot in the priority level of its user ([`crate::limits`]).
 
 use crate::limits::{Permit, RequestClass};
 use std::collections::{BTreeMap, HashMap};
@@ -11,61 +13,64 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-/// Where connections come from. One machine commonly has all IPv6 addresses of a /64 network.
+/// The network address of a client. One machine often has all IPv6 addresses of a /64 network, so only the network
+/// counts.
 type Source = IpAddr;
 
 /// The unauthenticated connections of one listener.
 pub struct Connections {
-    places: Arc<Semaphore>,
-    open: Mutex<Open>,
+    slots: Arc<Semaphore>,
+    open: Mutex<OpenConnections>,
 }
 
-/// By source, the number of each connection and the token that closes it. Sources without connections have no entry.
+/// For each source, the numbers of its connections and the tokens that close them. A source without connections has no
+/// entry.
 #[derive(Default)]
-struct Open {
+struct OpenConnections {
     next: u64,
     by_source: HashMap<Source, BTreeMap<u64, CancellationToken>>,
 }
 
-/// A connection, as long as it is open.
+/// One connection and the slot that it uses.
 pub struct Connection {
     connections: Arc<Connections>,
     source: Source,
     number: u64,
     closing: CancellationToken,
-    place: Mutex<Place>,
+    slot: Mutex<Slot>,
 }
 
-enum Place {
+enum Slot {
     Unauthenticated { _permit: OwnedSemaphorePermit },
     Authenticated { _permit: Permit },
     Closed,
 }
 
-/// Gives the place of a connection back when it is dropped, whoever else still holds the [`Connection`].
-pub struct Held(Arc<Connection>);
+/// Releases the slot of a connection when dropped, even if a request still refers to the [`Connection`].
+pub struct ConnectionGuard(Arc<Connection>);
 
 impl Connections {
-    /// `max`: how many unauthenticated connections are open at once.
+    /// `max` is the limit of unauthenticated connections that are open at once.
     pub fn new(max: usize) -> Arc<Connections> {
-        Arc::new(Connections { places: Arc::new(Semaphore::new(max)), open: Mutex::default() })
+        Arc::new(Connections { slots: Arc::new(Semaphore::new(max)), open: Mutex::default() })
     }
 
-    /// How many more may be open without closing one.
+    /// How many more unauthenticated connections can open before one must be closed.
     pub fn available(&self) -> usize {
-        self.places.available_permits()
+        self.slots.available_permits()
     }
 
-    /// Takes a place for a new connection, and how many connections it closed for that. It waits until their descriptors are free.
-    pub async fn admit(self: &Arc<Connections>, address: IpAddr) -> (Held, u64) {
+    /// Reserves a slot for a new connection, and returns how many connections were closed for it. Waits until the file
+    /// descriptors of these are free.
+    pub async fn admit(self: &Arc<Connections>, address: IpAddr) -> (ConnectionGuard, u64) {
         let mut closed = 0;
         let permit = loop {
-            if let Ok(permit) = self.places.clone().try_acquire_owned() {
+            if let Ok(permit) = self.slots.clone().try_acquire_owned() {
                 break permit;
             }
             closed += u64::from(self.close_one());
-            // A connection that was told to close does so at once.
-            let Ok(permit) = self.places.clone().acquire_owned().await else { continue };
+            // A connection whose token is cancelled closes at once.
+            let Ok(permit) = self.slots.clone().acquire_owned().await else { continue };
             break permit;
         };
         let (source, closing) = (source(address), CancellationToken::new());
@@ -74,11 +79,13 @@ impl Connections {
         open.next += 1;
         open.by_source.entry(source).or_default().insert(number, closing.clone());
         drop(open);
-        let place = Mutex::new(Place::Unauthenticated { _permit: permit });
-        (Held(Arc::new(Connection { connections: self.clone(), source, number, closing, place })), closed)
+        let slot = Mutex::new(Slot::Unauthenticated { _permit: permit });
+        let connection = Connection { connections: self.clone(), source, number, closing, slot };
+        (ConnectionGuard(Arc::new(connection)), closed)
     }
 
-    /// Closes the oldest unauthenticated connection of the source that has the most of them. `false`: there is none.
+    /// Closes the oldest unauthenticated connection of the source with the most of them. Returns `false` if there is
+    /// none.
     pub fn close_one(&self) -> bool {
         let mut open = self.open();
         let largest = open.by_source.iter().max_by_key(|(_, connections)| connections.len());
@@ -93,12 +100,12 @@ impl Connections {
         true
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().expect("no panic happens under this lock")
     }
 }
 
-impl Open {
+impl OpenConnections {
     fn remove(&mut self, source: Source, number: u64) -> Option<CancellationToken> {
         let connections = self.by_source.get_mut(&source)?;
         let closing = connections.remove(&number);
@@ -110,24 +117,24 @@ impl Open {
 }
 
 impl Connection {
-    /// The client has authenticated: from now on the connection counts for its user. Where the user has its share of connections already,
-    /// nothing changes, and the connection may be closed for a new one.
+    /// Counts the connection for the authenticated user. If the user's share of connections is used up, the connection
+    /// stays unauthenticated for the limits, and may be closed to make room for a new one.
     pub(crate) fn authenticated(&self, class: &RequestClass) {
-        let mut place = self.place();
-        if let Place::Unauthenticated { .. } = *place
+        let mut slot = self.slot();
+        if let Slot::Unauthenticated { .. } = *slot
             && let Some(permit) = class.connection()
         {
             self.connections.open().remove(self.source, self.number);
-            *place = Place::Authenticated { _permit: permit };
+            *slot = Slot::Authenticated { _permit: permit };
         }
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().expect("no panic happens under this lock")
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().expect("no panic happens under this lock")
     }
 }
 
-impl Held {
+impl ConnectionGuard {
     pub fn connection(&self) -> Arc<Connection> {
         self.0.clone()
     }
@@ -138,10 +145,10 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.0.connections.open().remove(self.0.source, self.0.number);
-        *self.0.place() = Place::Closed;
+        *self.0.slot() = Slot::Closed;
     }
 }
 
@@ -162,7 +169,7 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    /// Opens a connection in a task that closes it when it is told to.
+    /// Opens a connection in a task that closes it when the token is cancelled.
     async fn open(connections: &Arc<Connections>, from: &str) -> (Arc<Connection>, CancellationToken) {
         let (held, _) = connections.admit(address(from)).await;
         let parts = (held.connection(), held.closing());
@@ -174,10 +181,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_connection_replaces_the_oldest_of_the_source_that_has_the_most() {
+    async fn a_new_connection_replaces_the_oldest_one_of_the_source_with_the_most() {
         let connections = Connections::new(5);
         let (_, other) = open(&connections, "192.0.2.1").await;
-        // One machine, whatever addresses it takes.
+        // One machine with several addresses of its network.
         let mut greedy = Vec::new();
         for last in 1..=4 {
             greedy.push(open(&connections, &format!("2001:db8::{last}")).await.1);
@@ -186,15 +193,15 @@ mod tests {
         for at in 0..3 {
             let (_, next) = open(&connections, &format!("198.51.100.{at}")).await;
             let left: Vec<bool> = greedy.iter().map(CancellationToken::is_cancelled).collect();
-            assert_eq!(left, (0..4).map(|place| place <= at).collect::<Vec<_>>());
+            assert_eq!(left, (0..4).map(|index| index <= at).collect::<Vec<_>>());
             assert!(!other.is_cancelled() && !next.is_cancelled());
         }
         assert_eq!(source(address("::ffff:192.0.2.1")), address("192.0.2.1"));
     }
 
     #[tokio::test]
-    async fn authenticated_connections_leave_the_group_within_the_share_of_their_user() {
-        // 768 of 1,024 descriptors are for connections: 426 for ordinary users.
+    async fn authenticated_connections_use_the_share_of_their_user() {
+        // Connections may use 768 of 1,024 descriptors, those of ordinary users 426.
         let limits = Limits::default().with_open_files(Some(1024));
         let connections = limits.connections.clone();
         let all = connections.available();
@@ -207,11 +214,11 @@ mod tests {
             connection.connection().authenticated(&of(&user("mallory")));
             held.push(connection);
         }
-        assert_eq!(held.len() - 1, limits.ordinary.connections.size() / 2, "half of them for one user");
+        assert_eq!(held.len() - 1, limits.ordinary.connections.size() / 2, "one user gets half of the slots");
         let (other, _) = connections.admit(address("192.0.2.1")).await;
         other.connection().authenticated(&of(&user("kim")));
         assert_eq!(connections.available(), all - 1);
-        // A place is given back when the connection ends, although a request of it may still hold it.
+        // The slot is released when the connection ends, even if a request still refers to the connection.
         let late = other.connection();
         drop(other);
         late.authenticated(&of(&user("kim")));

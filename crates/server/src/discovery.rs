@@ -1,11 +1,11 @@
-//! What is served: discovery documents, plain and aggregated, as pure functions of the table of kinds.
+//! Discovery documents, plain and aggregated, as pure functions of the table of kinds.
 
 use object::kind::Subresource;
 use object::{Kind, Kinds, Value, json};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// A document and its media type: clients tell the aggregated form by the latter.
+/// A document and its media type, by which clients recognize the aggregated form.
 #[derive(Debug)]
 pub struct Document {
     pub value: Value,
@@ -15,16 +15,16 @@ pub struct Document {
 /// The forms of discovery at `/api` and `/apis`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Form {
-    /// One document for each group version, listed here.
+    /// A list of group versions, each with its own document.
     Plain,
-    /// All groups with all resources in one document of `apidiscovery.k8s.io/v2`.
+    /// One document with all groups and resources, `apidiscovery.k8s.io/v2`.
     Aggregated,
-    /// The same in v2beta1, as clients before 1.30 ask for it.
+    /// The same in v2beta1, for clients before 1.30.
     AggregatedBeta,
 }
 
 impl Form {
-    /// The first form in an `Accept` header that we have.
+    /// The first supported form in an `Accept` header.
     pub fn choose(accept: &str) -> Form {
         accept.split(',').find_map(Form::of_clause).unwrap_or(Form::Plain)
     }
@@ -55,7 +55,7 @@ impl Form {
     }
 }
 
-/// `/api`: the core group. `address` is where clients reach this server (`127.0.0.1:6443`).
+/// `/api`: the core group. `address` is the address at which clients reach this server (`127.0.0.1:6443`).
 pub fn api(kinds: &Kinds, form: Form, address: &str) -> Document {
     let groups = groups(kinds);
     let core: Vec<&Group<'_>> = groups.iter().filter(|group| group.name.is_empty()).collect();
@@ -74,7 +74,7 @@ pub fn api(kinds: &Kinds, form: Form, address: &str) -> Document {
     Document { value, content_type: form.content_type() }
 }
 
-/// `/apis`: every other group.
+/// `/apis`: all groups but the core group.
 pub fn apis(kinds: &Kinds, form: Form) -> Document {
     let groups = groups(kinds);
     let named: Vec<&Group<'_>> = groups.iter().filter(|group| !group.name.is_empty()).collect();
@@ -118,7 +118,7 @@ struct Group<'a> {
     versions: Vec<(&'a str, Vec<&'a Kind>)>,
 }
 
-/// All groups in the order in which users expect them: clients resolve a short name to the first group that has it.
+/// All groups in upstream's order. Clients resolve a short name to the first group that has it.
 fn groups(kinds: &Kinds) -> Vec<Group<'_>> {
     const ORDER: [&str; 11] = [
         "",
@@ -149,7 +149,8 @@ fn groups(kinds: &Kinds) -> Vec<Group<'_>> {
     groups
 }
 
-/// Newest and most stable first: v2, v1, v1beta2, v1beta1, v1alpha1, then other names by alphabet.
+/// Sort key: newest and most stable versions first (v2, v1, v1beta2, v1beta1, v1alpha1), then other names
+/// alphabetically.
 fn rank(version: &str) -> (u8, Reverse<(u64, u64)>, &str) {
     let parse = || -> Option<(u8, u64, u64)> {
         let rest = version.strip_prefix('v')?;
@@ -190,7 +191,7 @@ fn verbs(kind: &Kind) -> &'static [&'static str] {
     }
 }
 
-/// The verbs of a subresource, and the group, version and kind of its object where that is not the parent's.
+/// The verbs of a subresource, and group, version and kind of its object if they differ from the parent's.
 fn subresource(sub: &Subresource) -> (&'static [&'static str], Option<[&'static str; 3]>) {
     match sub {
         Subresource::Status => (&["get", "patch", "update"], None),
@@ -405,7 +406,7 @@ mod tests {
             "kind": "Eviction", "verbs": ["create"],
         });
         assert_eq!(list["resources"][2], eviction);
-        assert!(list["resources"][1].get("group").is_none(), "a Binding is of the same group");
+        assert!(list["resources"][1].get("group").is_none(), "a Binding has the same group");
         let reviews = resources(&some_kinds(), "authentication.k8s.io", "v1").unwrap();
         assert_eq!(reviews["resources"][0]["verbs"], json!(["create"]));
         assert!(resources(&some_kinds(), "apps", "v2").is_none());

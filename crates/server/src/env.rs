@@ -1,13 +1,13 @@
-//! What the server takes from outside itself: the time, and fresh ids. Both can be replaced, so that a run can be repeated.
+//! The server's sources of time and random ids. Both can be replaced, so that a simulated run can be repeated.
 
 use std::sync::Arc;
 
-/// The clock.
+/// Source of the current time.
 pub trait Clock: Send + Sync {
     fn now(&self) -> jiff::Timestamp;
 }
 
-/// Where uids and the random ends of generated names come from.
+/// Source of uids and of the random suffixes of generated names.
 pub trait Ids: Send + Sync {
     fn uid(&self) -> String;
     /// `length` characters for a generated name.
@@ -42,7 +42,7 @@ impl Ids for RandomIds {
     }
 
     fn suffix(&self, length: usize) -> String {
-        // No vowels and no lookalikes, so that no suffix spells a word or is misread.
+        // No vowels and no similar characters, so that a suffix spells no word and is not misread.
         const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
         let bytes = uuid::Uuid::new_v4().into_bytes();
         let pick = |at: usize| ALPHABET[usize::from(bytes[at % bytes.len()]) % ALPHABET.len()];

@@ -1,4 +1,4 @@
-//! The page of metrics in the format that the client asks for: OpenMetrics, or the older text format of Prometheus.
+//! Metrics in the format that the client requests: OpenMetrics, or the older Prometheus text format.
 
 use http::HeaderMap;
 use http::header::ACCEPT;
@@ -6,7 +6,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use std::fmt::{Error, Write};
 
-/// How metrics are written.
+/// Format of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Text,
@@ -14,8 +14,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format with the highest weight in `Accept`; of equal ones the first. A client that asks for neither, or for anything,
-    /// gets the text format, as from other Prometheus endpoints.
+    /// The format with the highest weight in `Accept`, or the first of several with the same weight. The default is
+    /// the text format, as for other Prometheus endpoints.
     pub fn negotiate(headers: &HeaderMap) -> Format {
         let clauses = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let mut best = (Format::Text, 0.0);
@@ -29,7 +29,7 @@ impl Format {
         best.0
     }
 
-    /// The format that a clause of `Accept` names, and its weight.
+    /// The format in one clause of `Accept`, and its weight.
     fn of_clause(clause: &str) -> Option<(Format, f64)> {
         let mut parts = clause.split(';').map(|part| part.trim().to_ascii_lowercase());
         let media = parts.next()?;
@@ -56,7 +56,7 @@ impl Format {
         }
     }
 
-    /// All metrics of a registry.
+    /// Writes all metrics of a registry.
     pub fn write(self, registry: &Registry) -> Result<String, Error> {
         let mut text = String::new();
         encode(&mut text, registry)?;
@@ -67,11 +67,11 @@ impl Format {
     }
 }
 
-/// The text format says of a counter what OpenMetrics says of its samples (`NAME_total`), knows fewer types, and has neither units
-/// nor an end mark.
+/// Converts OpenMetrics to the text format: counters are declared with the suffix of their samples (`NAME_total`),
+/// unknown types are replaced, units and the end mark are removed.
 fn to_text(open: &str) -> Result<String, Error> {
     let mut text = String::with_capacity(open.len());
-    // Help comes before the type, by which its name may change.
+    // HELP precedes TYPE, and TYPE may change the name, so HELP is written later.
     let mut help: Option<(&str, &str)> = None;
     for line in open.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {

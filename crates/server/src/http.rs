@@ -1,12 +1,12 @@
-//! Connections: TLS, HTTP/1.1 and HTTP/2, bodies with a bound, and a clean end.
+//! Connections: TLS, HTTP/1.1 and HTTP/2, limits, and graceful shutdown.
 
 use crate::app::{Caller, Peer, Server};
-use crate::arriving::Arriving;
 use crate::body::Body;
-use crate::connections::{Connection, Held};
+use crate::connections::{Connection, ConnectionGuard};
+use crate::idle_timeout::IdleTimeout;
 use crate::limits::HEADER_BYTES_MAX;
-use crate::sent::Sent;
-use crate::usage::Usage;
+use crate::request_body::RequestBody;
+use crate::response_body::ResponseBody;
 use futures::FutureExt;
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
@@ -22,21 +22,22 @@ use tokio_util::task::TaskTracker;
 
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 const HEADER_TIME_MAX: Duration = Duration::from_secs(15);
-/// How long open requests may take to end once the server stops.
+/// How long open requests may take to finish when the server stops.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
-/// Dead peers are noticed by pings that nobody answers.
+/// Interval of HTTP/2 pings. A peer that does not respond to them is disconnected.
 const PING_EVERY: Duration = Duration::from_secs(30);
-/// As upstream: clients open another connection for more.
+/// As upstream. Clients open another connection for more.
 const STREAMS_PER_CONNECTION: u32 = 250;
-/// What waits to be sent of one answer beside the answer: of HTTP/2 in its own buffers, and of a connection in the system's. It counts for
-/// nothing and is not let go. A slow reader must take about half of it, with what TLS and HTTP keep, within the time that there is.
+/// Limit of response bytes in the HTTP/2 buffers, and in the socket's send buffer of a connection. These bytes are
+/// not counted in the memory limits. A slow client must read about half of them, with the buffers of TLS and HTTP,
+/// within the timeout.
 const UNSENT_BYTES: u32 = 64 * 1024;
-/// How long a connection that nobody uses may take for its last words.
+/// How long a client may take to read the last responses of an idle connection.
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(60);
-/// What a client may send before somebody reads it, for each request (as upstream) and for a connection.
+/// Flow-control window for each request (as upstream) and for each connection.
 const WINDOW_BYTES: u32 = 256 * 1024;
 
-/// Serves until `shutdown`, then lets open requests end.
+/// Serves until `shutdown`, then lets open requests finish.
 pub async fn serve(
     server: Arc<Server>,
     listener: TcpListener,
@@ -53,17 +54,18 @@ pub async fn serve(
         };
         match accepted {
             Ok((stream, peer)) => {
-                let (held, closed) = tokio::select! {
+                let (guard, closed) = tokio::select! {
                     biased;
                     () = shutdown.cancelled() => break,
                     admitted = server.limits.connections.admit(peer.ip()) => admitted,
                 };
                 server.metrics.connections_closed(closed);
-                let served = connection(server.clone(), acceptor.clone(), stream, shutdown.clone(), &held);
-                connections.spawn(served.map(move |()| drop(held)));
+                let served = connection(server.clone(), acceptor.clone(), stream, shutdown.clone(), &guard);
+                connections.spawn(served.map(move |()| drop(guard)));
             }
             Err(error) => {
-                // Mostly there are no file descriptors left. One is freed here; wait before the next try instead of spinning.
+                // Usually there are no free file descriptors. Close one connection to free a descriptor, and wait before
+                // the next attempt.
                 tracing::warn!(%error, "cannot accept a connection");
                 server.metrics.connections_closed(u64::from(server.limits.connections.close_one()));
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -73,23 +75,23 @@ pub async fn serve(
     drop(listener);
     connections.close();
     if tokio::time::timeout(DRAIN_TIME_MAX, connections.wait()).await.is_err() {
-        tracing::warn!("some requests did not end in time and were cut off");
+        tracing::warn!("some requests did not finish in time and were aborted");
     }
 }
 
-/// Serves one connection until it ends or must make room for a new one.
+/// Serves one connection until it ends or the limits close it to make room for a new one.
 fn connection(
     server: Arc<Server>,
     acceptor: TlsAcceptor,
     stream: TcpStream,
     shutdown: CancellationToken,
-    held: &Held,
+    guard: &ConnectionGuard,
 ) -> impl Future<Output = ()> + use<> {
-    let (counted, closing) = (held.connection(), held.closing());
+    let (counted, closing) = (guard.connection(), guard.closing());
     async move {
         tokio::select! {
             biased;
-            () = closing.cancelled() => tracing::debug!("an unauthenticated connection made room for a new one"),
+            () = closing.cancelled() => tracing::debug!("closed an unauthenticated connection to make room for a new one"),
             () = serve_connection(server, acceptor, stream, shutdown, counted) => {}
         }
     }
@@ -109,7 +111,7 @@ async fn serve_connection(
     let handshake = tokio::select! {
         biased;
         handshake = tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream)) => handshake,
-        // Nothing was asked yet, so nothing is lost.
+        // No request was sent yet, so nothing is lost.
         () = shutdown.cancelled() => return,
     };
     let stream = match handshake {
@@ -120,17 +122,17 @@ async fn serve_connection(
     let certificate =
         stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|der| Arc::from(der.as_ref()));
     let caller = Caller::Peer(Peer { certificate, connection: Some(counted) });
-    let usage = Usage::new();
-    let used = usage.clone();
-    let untaken = CancellationToken::new();
-    let gives_up = untaken.clone();
+    let idle_timeout = IdleTimeout::new();
+    let used = idle_timeout.clone();
+    let stalled = CancellationToken::new();
+    let gives_up = stalled.clone();
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let (server, caller, open) = (server.clone(), caller.clone(), used.begin());
-        // HTTP/2 carries other answers on the same connection, which may well be taken.
+        // Only for HTTP/1: an HTTP/2 connection has other responses, which the client may still read.
         let gives_up = (request.version() <= Version::HTTP_11).then(|| gives_up.clone());
         async move {
             let response = respond(&server, request, &caller).await;
-            Ok::<_, Infallible>(response.map(|body| Sent::new(body, open, gives_up)))
+            Ok::<_, Infallible>(response.map(|body| ResponseBody::new(body, open, gives_up)))
         }
     });
     let builder = protocols();
@@ -141,10 +143,10 @@ async fn serve_connection(
             biased;
             ended = connection.as_mut() => return ended,
             () = shutdown.cancelled() => {}
-            () = usage.idle() => {
-                if !usage.asked() {
-                    // It may be in the middle of its first words, and nothing is lost.
-                    tracing::debug!("a connection asked for nothing");
+            () = idle_timeout.idle() => {
+                if !idle_timeout.asked() {
+                    // A partly received first request is dropped; the client can repeat it.
+                    tracing::debug!("closing a connection without requests");
                     return Ok(());
                 }
             }
@@ -153,9 +155,9 @@ async fn serve_connection(
         tokio::select! {
             biased;
             ended = connection.as_mut() => ended,
-            // What came in between is answered first.
-            () = tokio::time::sleep(LAST_WORDS_TIME_MAX).then(|()| usage.idle()) => {
-                tracing::debug!("a client did not take the last of what it asked for");
+            // Requests that arrive before the shutdown takes effect are answered first.
+            () = tokio::time::sleep(LAST_WORDS_TIME_MAX).then(|()| idle_timeout.idle()) => {
+                tracing::debug!("a client did not read its last responses");
                 Ok(())
             }
         }
@@ -163,14 +165,15 @@ async fn serve_connection(
     let ended = tokio::select! {
         biased;
         ended = served => ended,
-        () = untaken.cancelled() => return tracing::debug!("a client did not take its answer"),
+        () = stalled.cancelled() => return tracing::debug!("a client did not read its response"),
     };
     if let Err(error) = ended {
         tracing::debug!(error = %error, "connection ended");
     }
 }
 
-/// A socket can be written to again when little waits in it, not when a part of all is free that is on its way on a fast connection.
+/// Makes the socket writable only when few unsent bytes are buffered. By default it is writable when part of a large
+/// buffer is free.
 fn limit_unsent(stream: &TcpStream) {
     #[cfg(target_os = "linux")]
     if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES) {
@@ -178,7 +181,7 @@ fn limit_unsent(stream: &TcpStream) {
     }
 }
 
-/// How HTTP is spoken, in both versions.
+/// HTTP settings of both protocol versions.
 fn protocols() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -198,15 +201,16 @@ fn protocols() -> auto::Builder<TokioExecutor> {
     builder
 }
 
-/// Answers a request from elsewhere. Its body is read only if the headers are those of somebody who may send it.
+/// Responds to a network request. Its body is read only after the sender is authorized.
 async fn respond(server: &Server, request: Request<Incoming>, caller: &Caller) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let mut body = Arriving::new(body);
+    let mut body = RequestBody::new(body);
     let response = server.answer(&parts, &mut body, caller).await;
-    // HTTP/2 has a way to say that the rest is not wanted; so has who asks before it sends.
+    // HTTP/2 can reset the stream of an unread body, and a client with `Expect` waits before it sends. Other bodies
+    // must be drained.
     let sends_on = parts.version <= Version::HTTP_11 && !parts.headers.contains_key(http::header::EXPECT);
-    if sends_on && matches!(body, Arriving::Coming(_)) {
-        tokio::spawn(body.forget());
+    if sends_on && matches!(body, RequestBody::Streaming(_)) {
+        tokio::spawn(body.drain());
     }
     response
 }

@@ -1,4 +1,4 @@
-//! From parts to a running server.
+//! Builds and starts a server.
 
 use crate::app::Server;
 use crate::attributes::User;
@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// What a server is made of.
+/// The parts of a server.
 pub struct Launch {
     pub store: Arc<dyn Store>,
     pub identity: Identity,
@@ -25,9 +25,9 @@ pub struct Launch {
     pub limits: Limits,
     /// Objects to create beside the server's own, such as the roles of controllers.
     pub bootstrap: Vec<Value>,
-    /// Where to listen; `None` serves this process only.
+    /// Where to listen. `None`: the server is reachable only inside this process.
     pub listener: Option<TcpListener>,
-    /// The URL of the server as tokens name their issuer.
+    /// The server's URL, as the issuer in tokens.
     pub issuer: String,
 }
 
@@ -35,13 +35,13 @@ pub struct Launch {
 pub enum LaunchError {
     #[error(transparent)]
     Certificates(#[from] CertError),
-    #[error("the first objects cannot be stored: {0}")]
+    #[error("cannot store the first objects: {0}")]
     Bootstrap(Status),
     #[error("cannot listen: {0}")]
     Listen(#[from] std::io::Error),
 }
 
-/// A server at work. Dropping it does not stop it; [`Running::stop`] does.
+/// A running server. Dropping it does not stop it; [`Running::stop`] does.
 pub struct Running {
     pub server: Arc<Server>,
     pub address: Option<SocketAddr>,
@@ -50,7 +50,7 @@ pub struct Running {
 }
 
 impl Launch {
-    /// Starts serving. When this returns, the first request can come.
+    /// Starts the server. When this returns, it accepts requests.
     pub async fn start(self) -> Result<Running, LaunchError> {
         let authn = Authenticator {
             certificates: ClientCertificates::new(&self.identity.ca.certificate_pem)?,
@@ -74,7 +74,7 @@ impl Launch {
         let shutdown = server.stopping.clone();
         let tasks = TaskTracker::new();
         tasks.spawn(crate::housekeeping::run(server.clone(), shutdown.clone()));
-        tasks.spawn(crate::definitions::run(server.clone(), shutdown.clone()));
+        tasks.spawn(crate::crd_lifecycle::run(server.clone(), shutdown.clone()));
         tasks.spawn(crate::admission::quota::repair::run(server.clone(), shutdown.clone()));
         let mut address = None;
         if let Some(listener) = self.listener {
@@ -88,12 +88,12 @@ impl Launch {
 }
 
 impl Running {
-    /// The server as a service for this process, acting as `user`.
+    /// The server as an in-process service that acts as `user`.
     pub fn local(&self, user: User) -> Local {
         Local::new(self.server.clone(), user)
     }
 
-    /// Stops: no new requests, watches end, open requests finish, the store closes.
+    /// Stops the server: refuses new requests, ends watches, lets open requests finish, and closes the store.
     pub async fn stop(self) {
         self.server.set_ready(false);
         self.shutdown.cancel();

@@ -1,7 +1,7 @@
-//! How much the server takes on at once. Beyond that it answers 429 with Retry-After instead of growing without bound.
+//! Limits of concurrent requests and of memory. Beyond them the server responds with 429 and Retry-After.
 //!
-//! Requests are divided into three priority levels by their user. Each level has pools of its own, so no level can use up what another
-//! needs. Within a level each user has a share ([`pool`]).
+//! Requests are divided into three priority levels by their user. Each level has its own pools, so no level can use
+//! the resources of another. Within a level each user has a share ([`pool`]).
 
 mod pool;
 
@@ -20,19 +20,19 @@ use prometheus_client::registry::Registry;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Requests that change something, at once, unless told otherwise. Each holds its body and waits for a disk sync.
+/// Default limit of concurrent write requests. Each holds its body and waits for a disk sync.
 pub const WRITES_MAX: usize = 1024;
-/// Requests that read, at once, unless told otherwise.
+/// Default limit of concurrent read requests.
 pub const READS_MAX: usize = 1024;
-/// Open watches of one priority level; each holds a position and a connection's stream.
+/// Open watches of one priority level. Each has a position in the log and a stream.
 const WATCHES_MAX: usize = 20_000;
-/// Requests whose body is still being received, for each request that may write at once. A write takes its place when its body is complete,
-/// so a client that sends no body keeps no other request out.
+/// Requests whose body is being received, per allowed write. A write is counted as one when its body is complete, so
+/// clients that send no body do not block others.
 const ARRIVING_PER_WRITE: usize = 4;
-/// Lease requests whose body is still being received.
+/// Lease requests whose body is being received.
 const ARRIVING_LEASES_MAX: usize = 1024;
 
-/// Connections of ordinary users. Many clients open one for each watch, and some for other requests.
+/// Connections of ordinary users. Many clients open one for each watch, and more for other requests.
 const ORDINARY_CONNECTIONS_MAX: usize = 25_000;
 const SYSTEM_CONNECTIONS_MAX: usize = 5_000;
 const EXEMPT_CONNECTIONS_MAX: usize = 10_000;
@@ -40,23 +40,25 @@ const EXEMPT_CONNECTIONS_MAX: usize = 10_000;
 const UNAUTHENTICATED_CONNECTIONS_MAX: usize = 5_000;
 const CONNECTIONS_MAX: usize =
     ORDINARY_CONNECTIONS_MAX + SYSTEM_CONNECTIONS_MAX + EXEMPT_CONNECTIONS_MAX + UNAUTHENTICATED_CONNECTIONS_MAX;
-/// File descriptors for all that is not a connection of a client: the store, etcd, CSI drivers, volumes. At most a quarter of all.
+/// File descriptors reserved for the store, etcd, CSI drivers and volumes. Connections of clients do not use them. The
+/// reserve is at most a quarter of all descriptors.
 const RESERVED_FILES: usize = 256;
 
-/// A response of this size is counted until the client has read it: requests for large lists that are not read must not fill the memory.
+/// A response of at least this size is counted until the client has read it, so that unread large lists cannot fill
+/// the memory.
 const LARGE_RESPONSE_BYTES: usize = 64 * 1024;
-/// The response to a write waits this long for memory.
+/// How long the response to a write waits for memory.
 const RESPONSE_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Memory that the requests of one priority level may hold, in KiB.
 struct Memory {
     /// Large responses that clients have not read yet.
     responses: usize,
-    /// More of the same for responses to writes: a write that was carried out must be able to say so.
+    /// Additional memory for responses to writes, because a committed write must be reported.
     write_responses: usize,
-    /// Request bodies that are being received or worked on.
+    /// Request bodies that are being received or handled.
     bodies: usize,
-    /// The same for leases, so that they are renewed whatever else is sent.
+    /// Request bodies of Leases. A separate pool, so that Leases can be renewed under any load.
     lease_bodies: usize,
 }
 
@@ -68,40 +70,41 @@ const SYSTEM_MEMORY: Memory =
 const EXEMPT_MEMORY: Memory =
     Memory { responses: 256 * MIB, write_responses: 64 * MIB, bodies: 128 * MIB, lease_bodies: 16 * MIB };
 
-/// The largest request body, as upstream's.
+/// Size limit of request bodies, as upstream.
 pub const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
-/// The largest object, as it is stored. It is read and written as a whole, and the store's past has room for only so many versions.
+/// Size limit of stored objects. An object is read and written as a whole, and the store's history has limited space.
 pub const OBJECT_BYTES_MAX: usize = BODY_BYTES_MAX;
-/// One that is on its way out may take this much more: whoever lets go of it leaves a trace, and must not be refused for that.
+/// Additional size for terminating objects: removing a finalizer records a field manager, and must not be refused for
+/// that.
 pub const OBJECT_BYTES_TO_GO: usize = 64 * 1024;
-/// The largest set of request headers.
+/// Size limit of the request headers.
 pub const HEADER_BYTES_MAX: u32 = 64 * 1024;
 
-/// What the requests of one priority level share.
+/// The pools that the requests of one priority level share.
 pub struct PriorityLevel {
     name: &'static str,
     rejected: Family<Rejection, Counter>,
-    /// Requests that write, from the moment their body is complete.
+    /// Write requests with a complete body.
     pub writes: Arc<Pool>,
     pub reads: Arc<Pool>,
     pub watches: Arc<Pool>,
-    /// Requests that write and whose body is still being received.
+    /// Write requests whose body is being received.
     pub arriving: Arc<Pool>,
     pub arriving_leases: Arc<Pool>,
     /// Large responses, in KiB.
     pub responses: Arc<Pool>,
-    /// Large responses to writes where `responses` is full, in KiB.
+    /// Large responses to writes when `responses` is full, in KiB.
     pub write_responses: Arc<Pool>,
     /// Request bodies, in KiB.
     pub bodies: Arc<Pool>,
     /// Request bodies of leases, in KiB.
     pub lease_bodies: Arc<Pool>,
-    /// Connections whose client has authenticated.
+    /// Connections of authenticated clients.
     pub connections: Arc<Pool>,
 }
 
 impl PriorityLevel {
-    /// `places`: how many requests may write and how many may read at once.
+    /// `places`: limits of concurrent writes and reads.
     fn new(
         name: &'static str,
         places: Option<(usize, usize)>,
@@ -129,7 +132,7 @@ impl PriorityLevel {
     }
 }
 
-/// Why a request was refused with 429, and of which priority level it was.
+/// Why and on which priority level a request was refused with 429.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Rejection {
     priority_level: &'static str,
@@ -144,38 +147,38 @@ struct InFlight {
 pub struct Limits {
     /// Connections whose client has not authenticated yet.
     pub connections: Arc<Connections>,
-    /// Everybody else, unauthenticated requests (as one user) included.
+    /// All other users, with unauthenticated requests as one user.
     pub ordinary: Arc<PriorityLevel>,
     /// Nodes, and the service accounts of `kube-system`.
     pub system: Arc<PriorityLevel>,
-    /// `system:masters` and the server itself: bounded in memory only.
+    /// `system:masters` and the server itself: only their memory is limited.
     pub exempt: Arc<PriorityLevel>,
     anonymous: Flow,
     rejected: Family<Rejection, Counter>,
     in_flight: Family<InFlight, Gauge>,
 }
 
-/// The priority level of a request, and the user that it is counted for.
+/// The priority level of a request, and the user whose share it uses.
 #[derive(Clone)]
 pub struct RequestClass {
     level: Arc<PriorityLevel>,
-    /// `None` for users that the server trusts not to crowd each other out.
+    /// `None` for trusted users, who have no individual shares.
     flow: Option<Flow>,
 }
 
-/// The memory that a request body takes. It grows with what was received: an announced length takes none.
+/// Memory reserved for a request body. It grows with the received bytes; an announced length reserves nothing.
 pub(crate) struct Room {
     class: Option<(RequestClass, Arc<Pool>)>,
     held: Option<Permit>,
 }
 
 impl Room {
-    /// For bodies that are in this process already.
+    /// For bodies that are already in the memory of this process.
     pub fn unbounded() -> Room {
         Room { class: None, held: None }
     }
 
-    /// Makes it enough for this many bytes.
+    /// Grows the reservation to this number of bytes.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Status> {
         let Some((class, pool)) = &self.class else { return Ok(()) };
         let held_kib = self.held.as_ref().map_or(0, Permit::count);
@@ -190,7 +193,7 @@ impl Room {
         if held.grow(missing_kib) { Ok(()) } else { Err(class.reject("body_memory")) }
     }
 
-    /// Gives the memory to the body.
+    /// Attaches the reservation to the body.
     pub fn keep(self, bytes: Bytes) -> Bytes {
         match self.held {
             Some(room) => with_room(bytes, room),
@@ -199,7 +202,7 @@ impl Room {
     }
 }
 
-/// Bytes and their share of a pool, which is given back when the last of them is dropped.
+/// Bytes with memory reserved in a pool. The reservation ends when the last clone is dropped.
 struct Held {
     bytes: Bytes,
     _room: Permit,
@@ -218,12 +221,13 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// So many requests that write and so many that read at once, for each priority level that has a bound on them.
+    /// Limits of concurrent writes and reads for each priority level that has such limits.
     pub fn new(writes: usize, reads: usize) -> Limits {
         Limits::with_connections(writes, reads, |max| max)
     }
 
-    /// Divides the connections so that they leave file descriptors for the store. `files`: how many descriptors this process may open.
+    /// Reduces the connection limits so that file descriptors remain for the store. `files`: limit of open file
+    /// descriptors of this process.
     pub fn with_open_files(self, files: Option<u64>) -> Limits {
         let Some(files) = files else { return self };
         let files = usize::try_from(files).unwrap_or(usize::MAX);
@@ -232,7 +236,7 @@ impl Limits {
         Limits::with_connections(self.ordinary.writes.size(), self.ordinary.reads.size(), part)
     }
 
-    /// `part`: how many of the connections there are places for.
+    /// `part` scales each connection limit.
     fn with_connections(writes: usize, reads: usize, part: impl Fn(usize) -> usize) -> Limits {
         let rejected = Family::default();
         let places = Some((writes, reads));
@@ -249,21 +253,21 @@ impl Limits {
         }
     }
 
-    /// Adds the figures of this module to the metrics.
+    /// Registers the metrics of this module.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "mainstay_requests_rejected",
-            "Requests refused with 429 by priority level and by what there was too much of",
+            "Requests refused with 429 by priority level and exceeded limit",
             self.rejected.clone(),
         );
         registry.register(
             "apiserver_current_inflight_requests",
-            "Requests that are being worked on, watches excepted, by request kind",
+            "Requests in progress, without watches, by request kind",
             self.in_flight.clone(),
         );
     }
 
-    /// Brings the figures up to date that are not counted as they change.
+    /// Updates the gauges that are computed on demand.
     pub fn refresh(&self) {
         let levels = [&self.ordinary, &self.system, &self.exempt];
         let set = |request_kind, count: usize| {
@@ -273,7 +277,7 @@ impl Limits {
         set("readOnly", levels.iter().map(|level| level.reads.in_use()).sum());
     }
 
-    /// The class of a request whose user is not known.
+    /// The class of a request before its user is known.
     pub fn unauthenticated(&self) -> RequestClass {
         RequestClass { level: self.ordinary.clone(), flow: Some(self.anonymous.clone()) }
     }
@@ -285,32 +289,33 @@ impl Limits {
             return RequestClass { level: self.exempt.clone(), flow: None };
         }
         if is_in("system:nodes") || is_in("system:serviceaccounts:kube-system") || is_component(&user.name) {
-            // Controllers of this process bound what they do at once themselves.
+            // Controllers of this process limit their concurrent requests themselves.
             return RequestClass { level: self.system.clone(), flow: (!is_local).then(|| Flow::of(&user.name)) };
         }
         RequestClass { level: self.ordinary.clone(), flow: Some(Flow::of(&user.name)) }
     }
 }
 
-/// Upstream's control plane, where it runs against this server.
+/// Whether the user is an upstream control plane component.
 fn is_component(user: &str) -> bool {
     matches!(user, "system:kube-controller-manager" | "system:kube-scheduler")
 }
 
 impl RequestClass {
-    /// A place for a connection of the user; `None` where the user has its share already.
+    /// Reserves a slot for a connection of the user. `None` if the user's share is used up.
     pub(crate) fn connection(&self) -> Option<Permit> {
         self.level.connections.try_acquire(self.flow.as_ref(), 1)
     }
 
-    /// A place for a request that is complete, given back when it is dropped. Requests for leases need none: a holder that cannot renew its
-    /// lease stops working.
+    /// Reserves a slot for a complete request until it is dropped. Requests for Leases need none, because a holder
+    /// that cannot renew its Lease stops working.
     pub fn enter(&self, target: &ResourceRequest, kind: &Kind) -> Result<Option<Permit>, Status> {
         let Some((pool, reason)) = self.places(target, kind) else { return Ok(None) };
         self.take(pool, 1, reason).map(Some)
     }
 
-    /// A place for a request that writes while its body is received. It is refused at once where it would be refused afterwards.
+    /// Reserves a slot for a write request while its body is received. Refuses it at once if it would be refused
+    /// afterwards.
     pub fn receive(&self, target: &ResourceRequest, kind: &Kind) -> Result<Permit, Status> {
         let Some((pool, reason)) = self.places(target, kind) else {
             return self.take(&self.level.arriving_leases, 1, "arriving_bodies");
@@ -330,13 +335,13 @@ impl RequestClass {
         }
     }
 
-    /// The memory for the body of a request for this kind.
+    /// Memory for the body of a request for this kind.
     pub(crate) fn body_room(&self, kind: &Kind) -> Room {
         let pool = if is_lease(kind) { &self.level.lease_bodies } else { &self.level.bodies };
         Room { class: Some((self.clone(), pool.clone())), held: None }
     }
 
-    /// The response, counted where it is large.
+    /// Reserves memory for a large response.
     pub fn hold(&self, bytes: Bytes) -> Result<Bytes, Status> {
         if !needs_room(bytes.len()) {
             return Ok(bytes);
@@ -346,14 +351,14 @@ impl RequestClass {
         Ok(with_room(bytes, room))
     }
 
-    /// The response to a write, in memory that is kept for those. `None` when there is none for a long time.
+    /// Waits for memory for the response to a write. Returns `None` after a timeout.
     pub async fn hold_written(&self, bytes: Bytes) -> Option<Bytes> {
         let pool = &self.level.write_responses;
         let room = pool.acquire(self.flow.as_ref(), response_kib(pool, bytes.len()));
         Some(with_room(bytes, tokio::time::timeout(RESPONSE_WAIT_MAX, room).await.ok()?))
     }
 
-    /// Waits for memory for a response of this many bytes.
+    /// Waits for memory for a response of this size.
     pub(crate) async fn response_room(&self, bytes: usize) -> Permit {
         let pool = &self.level.responses;
         pool.acquire(self.flow.as_ref(), response_kib(pool, bytes)).await
@@ -373,17 +378,18 @@ fn is_lease(kind: &Kind) -> bool {
     kind.plural == "leases" && kind.group == "coordination.k8s.io"
 }
 
-/// Whether a response of this many bytes is counted.
+/// Whether a response of this size is counted.
 pub(crate) fn needs_room(bytes: usize) -> bool {
     bytes >= LARGE_RESPONSE_BYTES
 }
 
-/// Bytes of a response that keep their share.
+/// Attaches a reservation to the bytes of a response.
 pub(crate) fn with_room(bytes: Bytes, room: Permit) -> Bytes {
     Bytes::from_owner(Held { bytes, _room: room })
 }
 
-/// What a response counts for. The largest ones count less than they are, so that some of the pool is always left for other users.
+/// Counted size of a response. The largest ones count less than their size, so that part of the pool always remains
+/// for other users.
 fn response_kib(pool: &Pool, bytes: usize) -> usize {
     (bytes / 1024).min(pool.size() / 4 * 3)
 }

@@ -1,10 +1,10 @@
-//! The server as a service inside its own process: the same requests, without a socket. Callers are held to their roles all the same.
+//! The server as an in-process service: the same requests, without a socket. RBAC applies to its callers too.
 
 use crate::app::{Caller, Server, status_response};
-use crate::arriving::{Arriving, BoxError};
 use crate::attributes::User;
 use crate::body::Body;
 use crate::limits::Room;
+use crate::request_body::{BoxError, RequestBody};
 use bytes::Bytes;
 use http::header::USER_AGENT;
 use http::{HeaderValue, Method, Request, Response};
@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 
 const AGENT: &str = concat!("mainstay/", env!("CARGO_PKG_VERSION"));
 
-/// The server, as one user.
+/// The server, called as one user.
 #[derive(Clone)]
 pub struct Local {
     server: Arc<Server>,
@@ -33,7 +33,7 @@ impl Local {
 }
 
 impl Server {
-    /// Sends a request of the server's own to itself, under the name `agent`; the error is the answer's.
+    /// Sends an internal request with the user agent `agent`. The error is that of the response.
     pub(crate) async fn send(&self, agent: &str, method: Method, path: &str, body: &Value) -> Result<(), Status> {
         let media = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
         let request = Request::builder()
@@ -44,7 +44,7 @@ impl Server {
             .body(crate::render::to_bytes(body))
             .map_err(Status::internal)?;
         let caller = Caller::Inside(Arc::new(User::apiserver()));
-        // The request is a whole trip through the server, so its future is boxed to keep ours small.
+        // Handling a request needs a large future. Boxing keeps the caller's future small.
         let response = Box::pin(self.handle(request, &caller)).await;
         let code = response.status().as_u16();
         if code < 300 {
@@ -71,12 +71,12 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let this = self.clone();
-        // Who writes in this process is known by the name of its program, as everywhere else.
+        // The field manager is derived from the user agent, so name this program.
         request.headers_mut().entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
         Box::pin(async move {
             let (parts, body) = request.into_parts();
-            // It is in this process already, whoever reads it.
-            Ok(match Arriving::new(body).read(Room::unbounded()).await {
+            // The body is already in the memory of this process.
+            Ok(match RequestBody::new(body).read(Room::unbounded()).await {
                 Ok(body) => this.server.handle(Request::from_parts(parts, body), &this.caller).await,
                 Err(status) => status_response(&status),
             })

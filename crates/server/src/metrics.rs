@@ -1,4 +1,4 @@
-//! Metrics of the server for operators.
+//! Metrics of the server.
 
 use crate::exposition::Format;
 use crate::process::Process;
@@ -62,7 +62,7 @@ impl Metrics {
         let latency = Family::<Latency, Histogram>::new_with_constructor(|| Histogram::new(BOUNDS_S));
         registry.register(
             "apiserver_request_duration_seconds",
-            "Time to answer a request; watches excepted",
+            "Time to respond to a request, without watches",
             latency.clone(),
         );
         let watches = Family::<Resource, Gauge>::default();
@@ -70,23 +70,23 @@ impl Metrics {
         let connections_closed = Counter::default();
         registry.register(
             "mainstay_unauthenticated_connections_closed",
-            "Unauthenticated connections that were closed to make room for new ones",
+            "Unauthenticated connections closed to make room for new ones",
             connections_closed.clone(),
         );
         let revision = Gauge::default();
-        registry.register("mainstay_store_revision", "The newest revision of the store", revision.clone());
+        registry.register("mainstay_store_revision", "Newest revision of the store", revision.clone());
         let oldest = Gauge::default();
         registry.register(
             "mainstay_store_oldest_revision",
-            "The oldest revision that lists and watches may ask for",
+            "Oldest revision that lists and watches may request",
             oldest.clone(),
         );
         let disk_bytes = Gauge::default();
-        registry.register("apiserver_storage_size_bytes", "Bytes of the store on disk", disk_bytes.clone());
+        registry.register("apiserver_storage_size_bytes", "Size of the store on disk", disk_bytes.clone());
         let out_of_space = Gauge::default();
         registry.register(
             "mainstay_store_out_of_space",
-            "1 while the store is known to have no space left for writes",
+            "1 while the store has no space for writes",
             out_of_space.clone(),
         );
         let objects = Family::<Resource, Gauge>::default();
@@ -108,7 +108,7 @@ impl Metrics {
         }
     }
 
-    /// Lets another part of the process put its figures beside the server's.
+    /// Lets another component of the process register its metrics.
     pub fn extend(&self, register: impl FnOnce(&mut Registry)) {
         register(&mut self.registry.lock().expect("no panic happens under this lock"));
     }
@@ -133,7 +133,7 @@ impl Metrics {
         self.connections_closed.inc_by(count);
     }
 
-    /// The page that Prometheus reads.
+    /// The metrics page for Prometheus.
     pub fn page(&self, kinds: &object::Kinds, format: Format) -> Result<String, std::fmt::Error> {
         let as_gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.revision.set(as_gauge(self.store.revision()));
@@ -142,7 +142,7 @@ impl Metrics {
         self.out_of_space.set(i64::from(self.store.out_of_space().is_some()));
         for kind in kinds.iter().filter(|kind| kind.stored) {
             let resource = Resource { group: kind.group.to_string(), resource: kind.plural.to_string() };
-            let count = self.store.count(&crate::reader::prefix(kind, ""));
+            let count = self.store.count(&crate::object_store::prefix(kind, ""));
             self.objects.get_or_create(&resource).set(as_gauge(count));
         }
         format.write(&self.registry.lock().expect("no panic happens under this lock"))
@@ -158,12 +158,12 @@ impl Drop for OpenWatch {
     }
 }
 
-/// What a request is counted under.
+/// Labels of a request's metrics and log line.
 pub struct RequestLabel {
     verb: &'static str,
     group: String,
     resource: String,
-    /// Empty before the request is authenticated.
+    /// Empty before authentication, and when request logging is off.
     user: String,
 }
 
@@ -184,12 +184,12 @@ impl RequestLabel {
         self.resource = resource.to_owned();
     }
     pub fn user(&mut self, name: &str) {
-        // Only the log tells it.
+        // Used only in the request log.
         if tracing::enabled!(target: "server::requests", tracing::Level::DEBUG) {
             self.user = name.to_owned();
         }
     }
-    /// One line of the request log.
+    /// Writes one line of the request log.
     pub fn log(&self, path: &str, code: u16, duration: Duration) {
         let duration_ms = duration.as_secs_f64() * 1000.0;
         tracing::debug!(target: "server::requests", verb = self.verb, path, user = self.user, code, duration_ms, "request");

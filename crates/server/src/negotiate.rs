@@ -1,4 +1,4 @@
-//! Content negotiation: which form of an answer a client takes, and in which form it sent its body.
+//! Content negotiation: the form of a response that a client accepts, and the format of its request body.
 
 use http::HeaderMap;
 use object::{Status, protobuf};
@@ -7,7 +7,7 @@ use object::{Status, protobuf};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Object,
-    /// `as=Table`; how much of each object its rows carry.
+    /// `as=Table`, with the part of each object that its rows include.
     Table(RowObject),
     /// `as=PartialObjectMetadata` or `…List`.
     Metadata,
@@ -23,15 +23,15 @@ pub enum RowObject {
 const SERVED: &str = "application/json, application/yaml";
 const READ: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
-/// The forms that an answer can have.
+/// The forms that a response supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forms {
     All,
-    /// No table and no metadata alone.
+    /// Neither tables nor partial metadata.
     ObjectOnly,
 }
 
-/// Chooses the first acceptable form of the `Accept` header; 406 when there is none.
+/// The first acceptable form in the `Accept` header; 406 if there is none.
 pub fn accept(headers: &HeaderMap, include_object: Option<&str>, forms: Forms) -> Result<Form, Status> {
     let mut asked = false;
     for value in headers.get_all(http::header::ACCEPT) {
@@ -63,7 +63,7 @@ fn form_of(clause: &str, include_object: Option<&str>) -> Result<Option<Form>, S
         match parameter.split_once('=').map(|(key, value)| (key.trim(), value.trim())) {
             Some(("as", "Table")) => form = Form::Table(row_object(include_object)?),
             Some(("as", "PartialObjectMetadata" | "PartialObjectMetadataList")) => form = Form::Metadata,
-            // A transformation or version that we do not know: the next clause may be one that we do.
+            // An unknown transformation or version: try the next clause.
             Some(("as", _)) => return Ok(None),
             Some(("v", version)) if version != "v1" => return Ok(None),
             Some(("g", group)) if group != "meta.k8s.io" => return Ok(None),
@@ -84,16 +84,16 @@ fn row_object(include_object: Option<&str>) -> Result<RowObject, Status> {
     }
 }
 
-/// The language of a request body.
+/// The format of a request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
     Json,
     Yaml,
-    /// Of built-in kinds only, see [`no_protobuf`]; answers are never in it.
+    /// Only for built-in kinds, see [`no_protobuf`]. Responses are never in protobuf.
     Protobuf,
 }
 
-/// The language of a body that holds an object; 415 for what we do not read.
+/// The format of a body that holds an object; 415 for unsupported ones.
 pub fn object_language(headers: &HeaderMap) -> Result<Language, Status> {
     match media_type(headers).as_str() {
         "" | "application/json" | "text/json" => Ok(Language::Json),
@@ -103,7 +103,7 @@ pub fn object_language(headers: &HeaderMap) -> Result<Language, Status> {
     }
 }
 
-/// The 415 of a body in protobuf whose kind has no protobuf form: custom resources, and kinds that we do not know.
+/// The 415 for a protobuf body of a kind without protobuf form: custom resources and unknown kinds.
 pub fn no_protobuf() -> Status {
     unknown_format(protobuf::MEDIA_TYPE, SERVED)
 }
@@ -141,7 +141,7 @@ fn media_type(headers: &HeaderMap) -> String {
     text.split(';').next().unwrap_or("").trim().to_ascii_lowercase()
 }
 
-/// Whether the client takes gzip.
+/// Whether the client accepts gzip.
 pub fn takes_gzip(headers: &HeaderMap) -> bool {
     headers
         .get_all(http::header::ACCEPT_ENCODING)
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_no_table_is_refused_or_sent_as_an_object() {
+    fn a_response_without_table_form_is_refused_or_sent_as_an_object() {
         let mut headers = HeaderMap::new();
         headers.insert("accept", "application/json;as=Table;v=v1;g=meta.k8s.io".parse().unwrap());
         assert_eq!(accept(&headers, None, Forms::ObjectOnly).unwrap_err().code, 406);

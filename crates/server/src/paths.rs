@@ -1,4 +1,4 @@
-//! Paths that are not resources: health, version, discovery, OpenAPI, metrics.
+//! Paths that are not resources: health, version, discovery, OpenAPI, metrics, backup.
 
 use crate::app::Server;
 use crate::attributes::{Attributes, User};
@@ -12,16 +12,17 @@ use http::{Method, Response, request::Parts};
 use object::Status;
 use std::time::Duration;
 
-/// The whole store as one file: every Secret and the keys of the CA.
+/// The whole store as one file. It contains every Secret and the keys of the CA.
 pub const BACKUP_PATH: &str = "/mainstay/backup";
 
-/// Signs a client certificate, which makes its holder the user that it names. Query: `user`, `group` (any number), `seconds`,
-/// `publicKey` (PEM).
+/// Signs a client certificate, which lets its holder act as the user in it. Query: `user`, `group` (repeatable),
+/// `seconds` (lifetime), `publicKey` (PEM).
 pub const CLIENT_CERTIFICATE_PATH: &str = "/mainstay/clientcertificate";
 
-/// The right that a request for this path needs. The backup needs verb `backup` on resource `stores` in group `mainstay.dev`, a client
-/// certificate verb `sign` on resource `clientcertificates` there, and not the path: rules with the path `*` are commonly given to monitoring, and rules that read every resource to auditors. Of the rules
-/// with wildcards only those that allow every verb on every resource include it.
+/// The permission that a request for this path needs. The backup needs the verb `backup` on the resource `stores` in
+/// the group `mainstay.dev` instead of the path. A client certificate needs the verb `sign` on `clientcertificates` in
+/// the same group. The reason: rules for the path `*` are often granted to monitoring, and rules that read every
+/// resource to auditors. Of the rules with wildcards, only those with every verb on every resource include these two.
 pub fn attributes(method: &Method, path: &str) -> Attributes {
     let own = match trimmed(path) {
         BACKUP_PATH => Some(("backup", "stores")),
@@ -40,7 +41,7 @@ pub fn attributes(method: &Method, path: &str) -> Attributes {
     Attributes { verb: method.as_str().to_ascii_lowercase(), path: path.to_owned(), ..Attributes::default() }
 }
 
-/// The path that is served for `path`. [`attributes`] and [`answer`] must agree on it.
+/// The path without trailing slashes. [`attributes`] and [`answer`] must agree on it.
 fn trimmed(path: &str) -> &str {
     path.trim_end_matches('/')
 }
@@ -75,16 +76,16 @@ pub async fn answer(
             let page = server.metrics.page(&server.registry.kinds(), format).map_err(Status::internal)?;
             Ok(plain(200, format.content_type(), page))
         }
-        _ => server.documents.answer(server, parts, trimmed).ok_or_else(Status::no_such_path)?,
+        _ => server.discovery_cache.answer(server, parts, trimmed).ok_or_else(Status::no_such_path)?,
     }
 }
 
 async fn backup(server: &Server) -> Result<Response<Body>, Status> {
     let export = server.store.export().await.map_err(|error| crate::verbs::store_status(&error))?;
-    // Where reading fails on the way, the end is missing, and whoever reads the file notices.
+    // If reading fails, the file has no end record, so readers detect it.
     let pieces = store::backup::encode(export).take_while(|piece| {
         if let Err(error) = piece {
-            tracing::error!(%error, "a backup broke off");
+            tracing::error!(%error, "a backup was aborted");
         }
         std::future::ready(piece.is_ok())
     });
@@ -95,7 +96,7 @@ async fn backup(server: &Server) -> Result<Response<Body>, Status> {
         .map_err(Status::internal)
 }
 
-/// Answers with a client certificate in PEM.
+/// Responds with a client certificate in PEM.
 fn sign(server: &Server, query: &Query, by: &User) -> Result<Response<Body>, Status> {
     let Some(ca) = &server.ca else { return Err(Status::no_such_path()) };
     let seconds = query.get("seconds").and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
@@ -117,7 +118,7 @@ pub fn plain(code: u16, content_type: &str, text: impl Into<Bytes>) -> Response<
     built.body(Body::Once(text.into())).unwrap_or_else(|error| crate::app::status_response(&Status::internal(error)))
 }
 
-/// The checks behind each health path, by name.
+/// The checks of each health path, by name.
 fn checks(server: &Server, path: &str) -> Vec<(&'static str, Result<(), String>)> {
     let mut checks = vec![("ping", Ok(())), ("store", server.store.healthy().map_err(|error| error.to_string()))];
     if path == "readyz" {

@@ -1,4 +1,4 @@
-//! Metrics of the process itself, under the names that Prometheus clients share, and of its build.
+//! Metrics of the process, with the names that all Prometheus clients use, and of its build.
 
 use crate::version::{self, Build};
 use prometheus_client::collector::Collector;
@@ -8,7 +8,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use std::fmt::Error;
 
-/// Reads the process's figures from /proc each time they are asked for. Where a figure cannot be read, it is left out.
+/// Reads the metrics of the process from /proc on demand, and omits those that cannot be read.
 #[derive(Debug)]
 pub struct Process;
 
@@ -17,7 +17,7 @@ impl Collector for Process {
         let stat = Stat::read();
         let of_stat = |take: fn(&Stat) -> Option<f64>| stat.as_ref().and_then(take);
         if let Some(seconds) = of_stat(Stat::processor_seconds) {
-            let help = "Processor time of this process in seconds";
+            let help = "CPU time of this process in seconds";
             let metric = encoder.encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?;
             ConstCounter::new(seconds).encode(metric)?;
         }
@@ -62,10 +62,10 @@ fn encode_build(encoder: &mut DescriptorEncoder) -> Result<(), Error> {
     metric.encode_family(&labels)?.encode_gauge(&1_i64)
 }
 
-/// Linux counts times of processes in hundredths of a second, whatever the kernel's own clock is.
+/// Linux reports the CPU times of processes in hundredths of a second, independent of the kernel's tick rate.
 const TICKS_PER_S: f64 = 100.0;
 
-/// The fields of `/proc/self/stat` after the name, which may have spaces in it; the first is the state.
+/// The fields of `/proc/self/stat` after the name, which may contain spaces. The first one is the state.
 struct Stat(Vec<String>);
 
 const USER_TICKS: usize = 11;
@@ -91,7 +91,7 @@ impl Stat {
         Some((self.number(USER_TICKS)? + self.number(SYSTEM_TICKS)?) / TICKS_PER_S)
     }
 
-    /// In seconds since 1970.
+    /// Start time in Unix seconds.
     fn started(&self) -> Option<f64> {
         let machine = std::fs::read_to_string("/proc/stat").ok()?;
         let booted: f64 = machine.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
@@ -99,7 +99,7 @@ impl Stat {
     }
 }
 
-/// This process's resident memory, where the system tells.
+/// Resident memory of this process in bytes, if the system reports it.
 pub fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -108,19 +108,19 @@ pub fn resident_bytes() -> Option<u64> {
 }
 
 fn open_files() -> Option<f64> {
-    // The directory is open itself while it is counted.
+    // Counting opens the directory itself, so subtract it.
     let count = std::fs::read_dir("/proc/self/fd").ok()?.count();
     Some(as_float(count.saturating_sub(1) as u64))
 }
 
-/// How many file descriptors this process may open, where the system tells and there is a limit.
+/// Limit of open file descriptors of this process. `None` if there is no limit or it cannot be read.
 pub fn open_files_max() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/limits").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Metrics are floating-point numbers: exact up to 2^53.
+/// Metrics are floating-point numbers, exact up to 2^53.
 #[allow(clippy::cast_precision_loss, reason = "a metric is a floating-point number")]
 fn as_float(value: u64) -> f64 {
     value as f64

@@ -1,4 +1,4 @@
-//! The kinds served right now: the built-in ones, and those of CustomResourceDefinitions as they stand in the store.
+//! The served kinds: the built-in ones, and those of the stored CustomResourceDefinitions.
 
 use arc_swap::ArcSwap;
 use futures::FutureExt;
@@ -9,8 +9,8 @@ use store::{Next, Range, Store, Watcher};
 
 const DEFINITIONS: &str = "/apiextensions.k8s.io/customresourcedefinitions/";
 
-/// Follows the definitions in the store. It catches up whenever it is asked, so a kind is served as soon as the write of its
-/// definition was answered, on every server.
+/// Watches the definitions in the store. Catches up at each call, so that on every server a kind is served as soon as
+/// the write of its definition is answered.
 pub struct Registry {
     current: ArcSwap<Kinds>,
     builtin: Kinds,
@@ -30,7 +30,7 @@ impl Registry {
         Registry { current: ArcSwap::from_pointee(builtin.clone()), builtin, store, follow }
     }
 
-    /// The kinds as of the newest definition.
+    /// The kinds, including those of the newest definition.
     pub fn kinds(&self) -> Arc<Kinds> {
         let mut follow = self.follow.lock().expect("no panic happens under this lock");
         if follow.catch_up(self.store.as_ref()) {
@@ -49,7 +49,7 @@ impl Registry {
 }
 
 impl Follow {
-    /// Takes in all that happened to the definitions; says whether anything did.
+    /// Applies all pending changes of definitions. Returns whether there were any.
     fn catch_up(&mut self, store: &dyn Store) -> bool {
         let mut changed = false;
         loop {
@@ -61,7 +61,7 @@ impl Follow {
                 }
                 continue;
             };
-            // The watcher answers at once when there is news; otherwise there is nothing to wait for.
+            // The watcher returns at once if there are events; otherwise there is nothing to apply.
             match watcher.next(usize::MAX).now_or_never() {
                 Some(Next::Events { events, .. }) if events.is_empty() => return changed,
                 Some(Next::Events { events, .. }) => {
@@ -90,7 +90,7 @@ impl Follow {
     }
 
     fn take(&mut self, key: &Arc<str>, record: Option<&store::Record>) {
-        match record.map(crate::reader::parse) {
+        match record.map(crate::object_store::parse) {
             Some(Ok(definition)) => drop(self.definitions.insert(key.clone(), definition)),
             Some(Err(error)) => tracing::error!(%error, "a CustomResourceDefinition is not served"),
             None => drop(self.definitions.remove(key)),

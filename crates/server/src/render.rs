@@ -1,4 +1,4 @@
-//! From stored objects to what a client asked to see: objects, tables, metadata alone.
+//! Converts stored objects to the requested form: object, table or partial metadata.
 
 use crate::negotiate::{Form, RowObject};
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use object::access::Access;
 use object::json;
 use object::{Kind, Map, Value};
 
-/// One object in the asked form. `bytes` are the stored, finished ones.
+/// One object in the requested form. `bytes` are the stored bytes with their revision.
 pub fn one(kind: &Kind, form: Form, bytes: &Bytes, now: jiff::Timestamp) -> Result<Bytes, object::Status> {
     match form {
         Form::Object if !kind.rules.converts() => Ok(bytes.clone()),
@@ -15,7 +15,7 @@ pub fn one(kind: &Kind, form: Form, bytes: &Bytes, now: jiff::Timestamp) -> Resu
     }
 }
 
-/// One object, given as it is served, in the asked form.
+/// One object, already in its served form, in the requested form.
 pub fn object(kind: &Kind, form: Form, object: &Value, now: jiff::Timestamp) -> Bytes {
     match form {
         Form::Object => to_bytes(object),
@@ -27,7 +27,7 @@ pub fn object(kind: &Kind, form: Form, object: &Value, now: jiff::Timestamp) -> 
     }
 }
 
-/// A list in the asked form; `metadata` is the list's own.
+/// A list in the requested form. `metadata` is that of the list.
 pub fn list(
     kind: &Kind,
     form: Form,
@@ -54,7 +54,7 @@ pub fn list(
     }
 }
 
-/// Objects are joined as bytes: a list costs a copy, not an encoding.
+/// Joins encoded objects to a list, without decoding them.
 fn join(api_version: &str, list_kind: &str, metadata: &Value, items: &[Bytes]) -> Bytes {
     let size: usize = items.iter().map(|item| item.len() + 1).sum();
     let mut out = Vec::with_capacity(size + 256);
@@ -70,7 +70,7 @@ fn join(api_version: &str, list_kind: &str, metadata: &Value, items: &[Bytes]) -
     Bytes::from(out)
 }
 
-/// The object as its kind serves it, which for a few kinds is not as it is stored.
+/// Decodes an object to its served form, which differs from the stored form for a few kinds.
 pub fn served(kind: &Kind, bytes: &Bytes) -> Result<Value, object::Status> {
     let mut object: Value = object::value::from_bytes(bytes).map_err(|error| unreadable(kind, &error))?;
     kind.rules.from_stored(&mut object);
@@ -81,7 +81,7 @@ fn unreadable(kind: &Kind, error: &serde_json::Error) -> object::Status {
     object::Status::internal(format!("a stored {} is unreadable: {error}", kind.kind))
 }
 
-/// The metadata of an object alone, cut out of its bytes: whoever follows the metadata of everything costs little.
+/// Extracts the metadata from the bytes of an object, so that watches of metadata are cheap.
 fn partial_bytes(kind: &Kind, bytes: &Bytes) -> Result<Bytes, object::Status> {
     #[derive(serde::Deserialize)]
     struct Partial<'a> {
@@ -95,7 +95,7 @@ fn partial_bytes(kind: &Kind, bytes: &Bytes) -> Result<Bytes, object::Status> {
     )))
 }
 
-/// The metadata of an object alone.
+/// The partial metadata of an object.
 pub fn partial(object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata",
@@ -104,7 +104,7 @@ pub fn partial(object: &Value) -> Value {
     })
 }
 
-/// A Table of these objects; a watch sends the columns with its first event only.
+/// A Table of these objects. A watch sends the columns only with its first event.
 pub fn table(
     kind: &Kind,
     rows: RowObject,

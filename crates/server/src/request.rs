@@ -1,4 +1,4 @@
-//! What a request asks for, read from method, path and query alone: no server in sight.
+//! Parses method, path and query of a request, without a server.
 
 use http::Method;
 use object::decode::FieldValidation;
@@ -48,15 +48,15 @@ pub struct ResourceRequest {
     pub subresource: String,
 }
 
-/// Where a request goes.
+/// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     Resource(ResourceRequest),
-    /// Discovery, health, documents: anything that is not a resource.
+    /// Discovery, health, metrics: every path that is not a resource.
     Path,
 }
 
-/// Reads the target. The error is for paths that look like resources but cannot be.
+/// Parses the target. Returns an error for an invalid resource path.
 pub fn parse(method: &Method, path: &str, query: &Query) -> Result<Target, Status> {
     let parts: Vec<String> =
         path.split('/').filter(|part| !part.is_empty()).map(decode_component).collect::<Result<_, _>>()?;
@@ -66,7 +66,7 @@ pub fn parse(method: &Method, path: &str, query: &Query) -> Result<Target, Statu
         ["apis", group, version, rest @ ..] if !rest.is_empty() => (*group, *version, rest),
         _ => return Ok(Target::Path),
     };
-    // The old watch paths, /api/v1/watch/pods, are still what some clients use.
+    // Some clients still use the old watch paths, such as /api/v1/watch/pods.
     let (watching, rest) = match rest {
         ["watch", rest @ ..] if !rest.is_empty() => (true, rest),
         rest => (false, rest),
@@ -81,11 +81,11 @@ pub fn parse(method: &Method, path: &str, query: &Query) -> Result<Target, Statu
         [plural] => (*plural, "", ""),
         [plural, name] => (*plural, *name, ""),
         [plural, name, subresource] => (*plural, *name, *subresource),
-        // What follows is the path on the other side of the proxy.
+        // The rest is the path behind the proxy.
         [plural @ ("pods" | "services" | "nodes"), name, "proxy", ..] if group.is_empty() => (*plural, *name, "proxy"),
         _ => return Err(Status::no_such_path()),
     };
-    // Nothing is written there, whatever the method.
+    // Old watch paths accept no writes.
     if watching && ![Method::GET, Method::HEAD].contains(method) {
         return Err(Status::method_not_allowed());
     }
@@ -107,7 +107,7 @@ fn verb(method: &Method, named: bool, watching: bool) -> Result<Verb, Status> {
         ("GET" | "HEAD", _) if watching => Ok(Verb::Watch),
         ("GET" | "HEAD", true) => Ok(Verb::Get),
         ("GET" | "HEAD", false) => Ok(Verb::List),
-        // A POST with a name is for subresources: binding, eviction, token.
+        // A POST with a name is for subresources such as binding, eviction and token.
         ("POST", _) => Ok(Verb::Create),
         ("PUT", true) => Ok(Verb::Update),
         ("PATCH", true) => Ok(Verb::Patch),
@@ -117,7 +117,7 @@ fn verb(method: &Method, named: bool, watching: bool) -> Result<Verb, Status> {
     }
 }
 
-/// The query, decoded, in order.
+/// The decoded query parameters, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Query(Vec<(String, String)>);
 
@@ -169,7 +169,7 @@ fn decode_component(text: &str) -> Result<String, Status> {
     String::from_utf8(out).map_err(|_| bad())
 }
 
-/// How the resourceVersion of a list is meant.
+/// How a list uses its resourceVersion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionMatch {
     Unset,
@@ -184,7 +184,7 @@ pub struct ListOptions {
     pub fields: FieldSelector,
     pub limit: usize,
     pub continue_token: Option<String>,
-    /// `None` = unset; `Some(0)` = any.
+    /// `None`: unset. `Some(0)`: any version.
     pub resource_version: Option<u64>,
     pub version_match: VersionMatch,
     pub timeout_seconds: Option<u64>,
@@ -193,7 +193,7 @@ pub struct ListOptions {
 }
 
 impl ListOptions {
-    /// The options of a list, which knows less than a watch.
+    /// The options of a list, which has fewer than a watch.
     pub fn for_list(query: &Query) -> Result<ListOptions, Status> {
         let options = ListOptions::parse(query)?;
         if options.send_initial_events.is_some() {
@@ -203,7 +203,7 @@ impl ListOptions {
         Ok(options)
     }
 
-    /// The options of a watch, where only initial events have a version to match.
+    /// The options of a watch. Only a watch with initial events may have resourceVersionMatch.
     pub fn for_watch(query: &Query) -> Result<ListOptions, Status> {
         let options = ListOptions::parse(query)?;
         if options.send_initial_events.is_none() && options.version_match != VersionMatch::Unset {
@@ -332,7 +332,7 @@ impl WriteOptions {
     }
 }
 
-/// Whether a write is only to be tried. What nobody knows is refused: it may have been meant so.
+/// Whether a write is a dry run. Unknown values are refused, because they may be meant as dry run.
 pub fn dry_run<'a>(values: impl Iterator<Item = &'a str>, errors: &mut Errors) -> bool {
     let mut wanted = false;
     for value in values {
@@ -344,7 +344,7 @@ pub fn dry_run<'a>(values: impl Iterator<Item = &'a str>, errors: &mut Errors) -
     wanted
 }
 
-/// The manager of a client that names none: its user agent up to the first slash.
+/// The default field manager: the user agent up to the first slash.
 fn manager_of(user_agent: &str) -> String {
     let name = user_agent.split('/').next().unwrap_or("").trim();
     let printable: String = name.chars().filter(|c| !c.is_control()).take(MANAGER_BYTES_MAX).collect();

@@ -1,9 +1,10 @@
-//! Addresses and node ports of Services: each is a key in the store, written in the Service's own transaction, so two Services
-//! can never have the same one. What an update keeps and drops is the kind's own rule; here the outcome is compared.
+//! ClusterIPs and node ports of Services. Each is a key in the store, written in the Service's transaction, so two
+//! Services can never have the same. The kind's own rules decide what an update keeps and drops; this module compares
+//! the outcome.
 
-use crate::admission::{Together, Verb, Write};
+use crate::admission::{AtomicWrites, Verb, Write};
 use crate::env::Ids;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use object::access::{Access, name, namespace};
 use object::{Errors, Path, Status, Value, json};
 use std::collections::BTreeSet;
@@ -11,15 +12,20 @@ use std::net::Ipv4Addr;
 
 const NETWORK: u32 = u32::from_be_bytes([10, 96, 0, 0]);
 const NETWORK_TEXT: &str = "10.96.0.0/16";
-/// The first and last address hosts can have.
+/// The first and the last address of hosts.
 const ADDRESSES: std::ops::RangeInclusive<u32> = NETWORK + 1..=NETWORK + 0xfffe;
-/// Below this, addresses are left to those who ask for one by name, as long as others are free.
+/// Lower addresses are reserved for Services that request one explicitly, while others are free.
 const ADDRESSES_PICKED_FROM: u32 = NETWORK + 257;
 const PORTS: std::ops::RangeInclusive<u32> = 30_000..=32_767;
 const PORTS_PICKED_FROM: u32 = 30_086;
 
-/// Fills in addresses and ports, claims the new ones and releases those no longer used.
-pub fn allocate(reader: &Reader, ids: &dyn Ids, write: &mut Write<'_>, together: &mut Together) -> Result<(), Status> {
+/// Sets addresses and ports, claims new ones and releases unused ones.
+pub fn allocate(
+    reader: &Reader,
+    ids: &dyn Ids,
+    write: &mut Write<'_>,
+    together: &mut AtomicWrites,
+) -> Result<(), Status> {
     if !is_service(write) {
         return Ok(());
     }
@@ -93,7 +99,7 @@ impl Needs {
     }
 }
 
-/// The keys of everything a Service holds.
+/// The keys of all addresses and ports of a Service.
 fn keys(service: &Value) -> BTreeSet<String> {
     let mut keys = BTreeSet::new();
     let address = service.text(&["spec", "clusterIP"]);
@@ -120,9 +126,9 @@ fn port_key(port: u32) -> String {
 struct Filling<'a> {
     reader: &'a Reader,
     ids: &'a dyn Ids,
-    /// What this Service holds already.
+    /// Keys that the Service holds already.
     held: &'a BTreeSet<String>,
-    /// What it takes now.
+    /// Keys that the Service claims now.
     taken: BTreeSet<String>,
     errors: &'a mut Errors,
 }
@@ -190,7 +196,7 @@ impl Filling<'_> {
         let Some(Value::Array(ports)) = service.get_mut("spec").and_then(|spec| spec.get_mut("ports")) else {
             return Ok(());
         };
-        // Given ones first, so that none of them is picked for another port.
+        // Requested ports first, so that none of them is picked for another port.
         let mut given: BTreeSet<(i64, String)> = BTreeSet::new();
         for (at, port) in ports.iter().enumerate() {
             let Some(number) = node_port(port) else { continue };
@@ -205,7 +211,7 @@ impl Filling<'_> {
             if node_port(&ports[at]).is_some() {
                 continue;
             }
-            // The same port under another protocol has the same number on the node.
+            // The same port with another protocol gets the same node port.
             let twin =
                 ports.iter().filter(|other| other.int(&["port"]) == ports[at].int(&["port"])).find_map(node_port);
             let own = twin.map(|number| (number, protocol(&ports[at]).to_owned())).filter(|own| !given.contains(own));
@@ -235,13 +241,13 @@ impl Filling<'_> {
         picked.map(i64::from).ok_or_else(full)
     }
 
-    /// Whether this Service may have the key; it then has it.
+    /// Whether the Service may have the key. If so, it claims the key.
     fn is_free(&mut self, key: &str) -> bool {
         let free = self.held.contains(key) || self.reader.store.get(key).is_none();
         free && self.taken.insert(key.to_owned())
     }
 
-    /// A free number: from a random place upwards, then from the beginning of what may be picked, then from the reserve.
+    /// A free number: upwards from a random start, then from the beginning of the range, then from the reserved part.
     fn pick(&mut self, all: std::ops::RangeInclusive<u32>, from: u32, key: fn(u32) -> String) -> Option<u32> {
         let (first, last) = (*all.start(), *all.end());
         let start = from + random(self.ids) % (last - from + 1);

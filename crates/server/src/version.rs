@@ -1,19 +1,19 @@
-//! Which version this server is, as `/version` and the metric `kubernetes_build_info` say it.
+//! The version of this server, as in `/version` and in the metric `kubernetes_build_info`.
 
 use object::{Value, json};
 use std::sync::OnceLock;
 
 pub const MAJOR: &str = "1";
 pub const MINOR: &str = "37";
-/// The Kubernetes release whose API this is, and the version of this program after it.
+/// The Kubernetes release whose API this is, followed by the version of this program.
 pub const GIT_VERSION: &str = concat!("v1.37.0+mainstay.", env!("CARGO_PKG_VERSION"));
 pub const COMPILER: &str = "rustc";
 pub const GO_VERSION: &str = "none";
 
-/// From what the program was built. The program says so at its start; a library does not know it.
+/// Build information. The program sets it at its start, because a library does not know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Build {
-    /// The commit of the sources; empty where they had none.
+    /// Commit of the sources; empty if unknown.
     pub commit: String,
     /// RFC 3339.
     pub date: String,
@@ -22,13 +22,13 @@ pub struct Build {
 static BUILD: OnceLock<Build> = OnceLock::new();
 
 impl Build {
-    /// A build of this commit, `seconds` after 1970.
+    /// Build information for this commit and time in Unix seconds.
     pub fn new(commit: &str, seconds: &str) -> Build {
         let at = seconds.parse().ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
         Build { commit: commit.to_owned(), date: at.unwrap_or(jiff::Timestamp::UNIX_EPOCH).to_string() }
     }
 
-    /// Makes it the build of this process. The first call counts.
+    /// Sets the build of this process. Only the first call has an effect.
     pub fn set(self) {
         let _ = BUILD.set(self);
     }
@@ -38,7 +38,7 @@ impl Build {
         BUILD.get().cloned().unwrap_or_else(|| Build::new("", "0"))
     }
 
-    /// Sources of a commit are a clean tree, as far as the build knows; without one, an archive.
+    /// The state of the sources: clean if the commit is known, otherwise an archive.
     pub fn tree_state(&self) -> &'static str {
         if self.commit.is_empty() { "archive" } else { "clean" }
     }
@@ -60,7 +60,7 @@ pub fn document() -> Value {
     })
 }
 
-/// Operating system and architecture; clients know architectures by Go's names.
+/// Operating system and architecture. Clients expect Go's names of architectures.
 pub fn platform() -> String {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",

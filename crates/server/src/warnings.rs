@@ -1,16 +1,16 @@
-//! Warnings in headers, as many as every client can read: an answer whose headers are too many is lost to it, though what it asked for
-//! is done.
+//! Warning headers, limited to a number that every client can read. A client that gets too many headers rejects the
+//! response, although the request was carried out.
 
 use http::HeaderValue;
 use std::collections::HashSet;
 
-/// Clients of HTTP/1 commonly take a hundred headers in all.
+/// HTTP/1 clients usually accept a hundred headers in total.
 const COUNT_MAX: usize = 50;
-/// As upstream: beyond so many characters in all, each is cut to so many, and no more follow.
+/// As upstream: above this total, each warning is cut to `CHARS_EACH` characters, and the rest is omitted.
 const CHARS_MAX: usize = 4096;
 const CHARS_EACH: usize = 256;
 
-/// The headers of these warnings, each once. Where some are left out, the last one says so.
+/// The headers of these warnings, without duplicates. If some are omitted, the last one says so.
 pub fn headers(warnings: &[String]) -> Vec<HeaderValue> {
     let mut seen = HashSet::new();
     let warnings: Vec<&str> = warnings.iter().map(String::as_str).filter(|text| seen.insert(*text)).collect();
@@ -31,7 +31,7 @@ pub fn headers(warnings: &[String]) -> Vec<HeaderValue> {
     told.iter().filter_map(|text| header(text)).collect()
 }
 
-/// `299 - "text"`, with the text made safe for a header.
+/// `299 - "text"`, with the text escaped for a header.
 fn header(text: &str) -> Option<HeaderValue> {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars().filter(|c| !c.is_control()) {
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn few_and_short_ones_are_told_as_they_are_and_once() {
+    fn few_short_warnings_are_sent_unchanged_and_once() {
         let few = ["a \"b\"\n".to_owned(), "ä".to_owned(), "ä".to_owned(), "x".repeat(4000)];
         let expected =
             [r#"299 - "a \"b\"""#.to_owned(), "299 - \"ä\"".to_owned(), format!("299 - \"{}\"", "x".repeat(4000))];
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn many_or_long_ones_are_cut() {
+    fn many_or_long_warnings_are_cut() {
         let many: Vec<String> = (0..150).map(|at| format!("unknown field \"spec.a{at}\"")).collect();
         let said = told(&many);
         assert_eq!((said.len(), said[50].as_str()), (51, "299 - \"and 100 more warnings\""));

@@ -1,4 +1,5 @@
-//! The directories of a world's machine, which are the volumes of the plugin inside. What is in them does not matter: only whether they are there.
+//! Simulated directories of one machine: the volumes of the in-tree plugin. Only their existence is simulated, not
+//! their content.
 
 use csi::directory::{Faults, Order};
 use runtime::Work;
@@ -7,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How long work on a directory takes before it is done, and after: others may do something meanwhile.
-const WORK: Duration = Duration::from_millis(3);
+/// Time that a directory operation takes before its effect, and again after it. Other tasks can run meanwhile.
+const WORK_TIME: Duration = Duration::from_millis(3);
 
-/// Clones share them.
+/// Clones share the directories.
 #[derive(Clone)]
 pub struct Directories {
     paths: Arc<Mutex<BTreeSet<String>>>,
-    /// They misbehave as drivers do: what makes one is called CreateVolume, and what removes one DeleteVolume.
+    /// Injected faults. A fault of CreateVolume applies to making a directory, one of DeleteVolume to removing it.
     pub faults: Arc<Faults>,
 }
 
@@ -27,52 +28,52 @@ impl Directories {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that there are.
+    /// All existing paths.
     pub fn paths(&self) -> BTreeSet<String> {
         self.lock().clone()
     }
 
-    /// A person makes one.
+    /// Adds a directory as a user would.
     pub fn add(&self, path: &str) {
         self.lock().insert(path.to_owned());
     }
 
-    /// As a process reaches them, until it dies.
-    pub fn reached_by(&self, process: CancellationToken) -> Arc<dyn runtime::Directories> {
-        Arc::new(Reached { directories: self.clone(), process })
+    /// Access for one process, until that process is killed.
+    pub fn for_process(&self, process: CancellationToken) -> Arc<dyn runtime::Directories> {
+        Arc::new(ProcessDirectories { directories: self.clone(), process })
     }
 }
 
-struct Reached {
+struct ProcessDirectories {
     directories: Directories,
     process: CancellationToken,
 }
 
-impl Reached {
-    /// Whether `change` finds something to do does not matter.
+impl ProcessDirectories {
+    /// Runs `change` on the paths, with delays and injected faults. Succeeds also if `change` had nothing to do.
     fn work(&self, call: &'static str, path: String, change: fn(&mut BTreeSet<String>, String) -> bool) -> Work {
         let (directories, process) = (self.directories.clone(), self.process.clone());
         Box::pin(async move {
-            // There is no file of orders that could be unreadable.
+            // The error case is an unreadable fault file, and there is no such file here.
             let order = directories.faults.take(call, &path).ok().flatten().unwrap_or_default();
             let Order { after, delay_ms, .. } = order;
-            tokio::time::sleep(WORK + Duration::from_millis(delay_ms)).await;
+            tokio::time::sleep(WORK_TIME + Duration::from_millis(delay_ms)).await;
             let failure = order.failure().map(|status| status.message().to_owned());
             let failure = failure.or_else(|| order.drop_connection.then(|| format!("{call} was interrupted")));
             if process.is_cancelled() {
-                return Err("the process has died".to_owned());
+                return Err("the process was killed".to_owned());
             }
             if let Some(failure) = failure.as_ref().filter(|_| !after) {
                 return Err(failure.clone());
             }
             change(&mut directories.lock(), path);
-            tokio::time::sleep(WORK).await;
+            tokio::time::sleep(WORK_TIME).await;
             failure.map_or(Ok(()), Err)
         })
     }
 }
 
-impl runtime::Directories for Reached {
+impl runtime::Directories for ProcessDirectories {
     fn make(&self, path: String) -> Work {
         self.work("CreateVolume", path, |paths, path| paths.insert(path))
     }

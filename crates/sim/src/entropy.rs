@@ -1,12 +1,12 @@
-//! Chance, and where it comes from: one seed for everything that happens on a thread.
+//! Random numbers: one seed decides everything random on a thread.
 //!
-//! Hash maps order their entries by keys that the standard library draws from the system, and uuids are drawn there too. On a thread
-//! that was given a seed, the system's answer comes from the seed instead.
+//! The standard library draws the keys of hash maps from the operating system, and uuids are drawn there too. On a
+//! thread with a seed, these bytes come from the seed instead.
 
 use std::cell::Cell;
 use std::io::Read;
 
-/// Small, quick, and the same everywhere (splitmix64).
+/// Random number generator (splitmix64). Gives the same numbers on all platforms.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -15,7 +15,7 @@ impl Rng {
         Rng(seed ^ 0x6a09_e667_f3bc_c909)
     }
 
-    /// Another source, whose use does not disturb this one.
+    /// Returns an independent generator. Its use does not change the numbers of this one.
     pub fn fork(&mut self) -> Rng {
         Rng::new(self.next())
     }
@@ -28,12 +28,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Less than `bound`; nothing is less than zero, so that gives zero.
+    /// Returns a number less than `bound`, or 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.next() % bound }
     }
 
-    /// True `per_mille` times in a thousand.
+    /// Returns true with a probability of `per_mille` in 1000.
     pub fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
@@ -48,14 +48,14 @@ thread_local! {
     static SEEDED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// From now on all that this thread draws from the system comes from the seed.
+/// From now on, every random byte that this thread requests from the operating system comes from `seed`.
 pub fn seed_thread(seed: u64) {
-    // Named here so that the linker keeps it: the standard library asks for it only if it is there.
+    // Keep the function in the binary: the standard library uses it only if the linker finds it.
     std::hint::black_box(getrandom as *const () as usize);
     SEEDED.set(Some(seed));
 }
 
-/// Stands in for the system's function of the same name, which the standard library lets a program replace.
+/// Replaces the function `getrandom` of the C library. The standard library allows a program to define it.
 ///
 /// # Safety
 /// `buffer` must be valid for writing `length` bytes.
@@ -65,7 +65,7 @@ unsafe extern "C" fn getrandom(buffer: *mut u8, length: usize, _flags: u32) -> i
     if buffer.is_null() {
         return -1;
     }
-    // SAFETY: that is what callers promise, as they do to the system.
+    // SAFETY: the caller guarantees a valid buffer, as it does for the C library's function.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer, length) };
     let filled = match SEEDED.get() {
         Some(state) => {

@@ -1,67 +1,67 @@
-//! What happened, step by step, in virtual time.
+//! Log of one run, with virtual timestamps.
 
 use crate::time::VirtualClock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Clones share it.
+/// Clones share one log.
 #[derive(Clone)]
 pub struct Log {
     clock: VirtualClock,
-    pages: Arc<Mutex<Pages>>,
+    state: Arc<Mutex<LogState>>,
 }
 
 #[derive(Default)]
-struct Pages {
+struct LogState {
     lines: Vec<String>,
     counts: BTreeMap<&'static str, u64>,
-    /// Rules that were broken.
-    broken: Vec<String>,
+    /// Violated rules.
+    violations: Vec<String>,
 }
 
 impl Log {
     pub fn new(clock: VirtualClock) -> Log {
-        Log { clock, pages: Arc::default() }
+        Log { clock, state: Arc::default() }
     }
 
-    pub fn say(&self, line: impl AsRef<str>) {
+    pub fn record(&self, line: impl AsRef<str>) {
         let at = self.clock.elapsed_ms();
-        self.pages().lines.push(format!("{:>5}.{:03} {}", at / 1000, at % 1000, line.as_ref()));
+        self.state().lines.push(format!("{:>5}.{:03} {}", at / 1000, at % 1000, line.as_ref()));
     }
 
-    /// What only replays want to know.
-    pub fn detail(&self, line: impl FnOnce() -> String) {
-        self.say(line());
+    /// Adds a line that is useful only in replays.
+    pub fn record_detail(&self, line: impl FnOnce() -> String) {
+        self.record(line());
     }
 
-    /// Says that a fault happens, and counts it.
+    /// Logs a fault and counts it by name.
     pub fn fault(&self, what: &'static str, line: impl AsRef<str>) {
-        self.say(format!("FAULT {what}: {}", line.as_ref()));
-        *self.pages().counts.entry(what).or_default() += 1;
+        self.record(format!("FAULT {what}: {}", line.as_ref()));
+        *self.state().counts.entry(what).or_default() += 1;
     }
 
-    pub fn broken(&self, rule: String) {
-        self.say(format!("BROKEN {rule}"));
-        self.pages().broken.push(rule);
+    pub fn violation(&self, rule: String) {
+        self.record(format!("BROKEN {rule}"));
+        self.state().violations.push(rule);
     }
 
-    pub fn is_whole(&self) -> bool {
-        self.pages().broken.is_empty()
+    pub fn has_no_violations(&self) -> bool {
+        self.state().violations.is_empty()
     }
 
     pub fn lines(&self) -> Vec<String> {
-        self.pages().lines.clone()
+        self.state().lines.clone()
     }
 
     pub fn faults(&self) -> BTreeMap<&'static str, u64> {
-        self.pages().counts.clone()
+        self.state().counts.clone()
     }
 
-    pub fn all_broken(&self) -> Vec<String> {
-        self.pages().broken.clone()
+    pub fn violations(&self) -> Vec<String> {
+        self.state().violations.clone()
     }
 
-    fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, LogState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

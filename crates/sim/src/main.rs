@@ -1,50 +1,51 @@
-//! `sim`: tells stories in simulated worlds in which everything goes wrong.
+//! `sim`: runs stories in simulated worlds with injected faults.
 
 use clap::Parser;
-use sim::{Plan, Story, Strike, When, stories};
+use sim::{Fault, RunConfig, Story, Trigger, stories};
 use std::process::ExitCode;
 
 #[derive(Debug, Parser)]
-#[command(about = "Tells stories in simulated worlds in which everything goes wrong; the same seed is the same run")]
+#[command(about = "Runs stories in simulated worlds with injected faults; the same seed gives the same run")]
 struct Args {
-    /// Run so many seeds
+    /// Number of seeds to run
     #[arg(long, default_value_t = 50, value_name = "N")]
     seeds: u64,
-    /// The first of them
+    /// First seed to run
     #[arg(long, default_value_t = 1, value_name = "SEED")]
     from: u64,
-    /// Run one seed and print what happens, step by step
+    /// Run one seed and print every step
     #[arg(long, value_name = "SEED")]
     replay: Option<u64>,
-    /// Only this story; --list names them
+    /// Run only this story; --list prints the names
     #[arg(long, value_name = "NAME")]
     story: Option<String>,
-    /// Instead of random faults, strike at every write of each story in turn
+    /// Instead of random faults, inject one fault at each write of each story, one run per write
     #[arg(long)]
     points: bool,
-    /// With --points: only at every so many-th write
+    /// With --points: only at every K-th write
     #[arg(long, default_value_t = 1, value_name = "K")]
     stride: u64,
-    #[arg(long, value_name = "STRIKE", help = format!("Only strike like this: {}", names_of_strikes()))]
-    strike: Option<String>,
-    /// With --replay and --strike: at this write or call, counted from 1; without it at every write of the controllers
+    #[arg(long, value_name = "FAULT", help = format!("Inject only this fault: {}", fault_names()))]
+    fault: Option<String>,
+    /// With --replay and --fault: inject at this write or call, counted from 1 [default: at every write of the
+    /// controllers]
     #[arg(long, value_name = "N")]
     at: Option<u64>,
-    /// Instead of random faults, strike at every K-th write of the controllers, over and over
+    /// Instead of random faults, inject a fault at every K-th write of the controllers until the story ends
     #[arg(long, value_name = "K", conflicts_with_all = ["points", "at"])]
     every: Option<u64>,
-    /// With --replay: nothing goes wrong
+    /// With --replay: inject no faults
     #[arg(long)]
     calm: bool,
-    /// How many worlds at once
+    /// Number of worlds to run at the same time
     #[arg(long, default_value_t = 2, value_name = "N")]
     jobs: usize,
-    /// Name the stories
+    /// Print the names of the stories
     #[arg(long)]
     list: bool,
 }
 
-/// Bad input, as everywhere in Mainstay.
+/// Exit code for wrong arguments, as in all programs of Mainstay.
 const BAD_INPUT: u8 = 2;
 
 fn main() -> ExitCode {
@@ -59,42 +60,42 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether everything went well; the error is one sentence about the arguments.
+/// Returns whether all runs passed. The error is one sentence about wrong arguments.
 fn run(args: &Args) -> Result<bool, String> {
     if args.list {
         stories::ALL.iter().for_each(|story| println!("{:<24} {}", story.name, story.about));
         return Ok(true);
     }
     if args.stride == 0 || args.every == Some(0) {
-        return Err("--stride and --every are at least 1".to_owned());
+        return Err("--stride and --every must be at least 1".to_owned());
     }
     let story = args.story.as_deref().map(find_story).transpose()?;
-    let strike = args.strike.as_deref().map(find_strike).transpose()?;
-    if strike.is_some() && !args.points && args.every.is_none() && args.replay.is_none() {
-        return Err("--strike goes with --points, --every or --replay".to_owned());
+    let fault = args.fault.as_deref().map(find_fault).transpose()?;
+    if fault.is_some() && !args.points && args.every.is_none() && args.replay.is_none() {
+        return Err("--fault requires --points, --every or --replay".to_owned());
     }
     let is_every_write = args.at.is_none() && args.every.unwrap_or(1) == 1 && !args.points;
-    if let Some(strike) = strike.filter(|strike| strike.prevents() && is_every_write) {
-        return Err(format!("where {strike} strikes every write, nobody can get on: take --every 2 or more"));
+    if let Some(fault) = fault.filter(|fault| fault.prevents_progress() && is_every_write) {
+        return Err(format!("{fault} at every write prevents all progress: use --every 2 or more"));
     }
     if let Some(seed) = args.replay {
-        return Ok(replay(args, seed, story, strike));
+        return Ok(replay(args, seed, story, fault));
     }
     let tell = |line: &str| println!("{line}");
-    let strikes = strike.map_or_else(|| Strike::ALL.to_vec(), |strike| vec![strike]);
+    let faults = fault.map_or_else(|| Fault::ALL.to_vec(), |fault| vec![fault]);
     let chosen = || stories::ALL.iter().filter(|it| story.is_none_or(|story| story.name == it.name));
     let tally = if let Some(nth) = args.every {
-        let mut tally = sim::Tally::default();
-        for strike in strikes.into_iter().filter(|strike| nth > 1 || !strike.prevents()) {
-            let told = sim::every(chosen(), strike, nth, args.jobs, tell);
-            println!("{strike}: {} runs, {} failures", told.runs, told.failures.len());
+        let mut tally = sim::Totals::default();
+        for fault in faults.into_iter().filter(|fault| nth > 1 || !fault.prevents_progress()) {
+            let told = sim::every(chosen(), fault, nth, args.jobs, tell);
+            println!("{fault}: {} runs, {} failures", told.runs, told.failures.len());
             tally.merge(told);
         }
         tally
     } else if args.points {
-        let mut tally = sim::Tally::default();
+        let mut tally = sim::Totals::default();
         for story in chosen() {
-            let told = sim::points(story, &strikes, args.stride, args.jobs, tell);
+            let told = sim::points(story, &faults, args.stride, args.jobs, tell);
             println!("{}: {} runs, {} failures", story.name, told.runs, told.failures.len());
             tally.merge(told);
         }
@@ -106,28 +107,29 @@ fn run(args: &Args) -> Result<bool, String> {
     Ok(tally.failures.is_empty())
 }
 
-fn replay(args: &Args, seed: u64, story: Option<&'static Story>, strike: Option<Strike>) -> bool {
+fn replay(args: &Args, seed: u64, story: Option<&'static Story>, fault: Option<Fault>) -> bool {
     let story = story.unwrap_or_else(|| sim::story_of(seed));
-    let strike = strike.map(|strike| (args.at.map_or_else(|| When::Every(args.every.unwrap_or(1)), When::At), strike));
-    let plan = Plan { story, seed, storm: !args.calm && strike.is_none(), strike };
+    let fault =
+        fault.map(|fault| (args.at.map_or_else(|| Trigger::Every(args.every.unwrap_or(1)), Trigger::At), fault));
+    let plan = RunConfig { story, seed, random_faults: !args.calm && fault.is_none(), fault };
     let outcome = plan.run();
     outcome.lines.iter().for_each(|line| println!("{line}"));
-    println!("\nIn the end:\n{}", outcome.end);
-    outcome.broken.iter().for_each(|rule| println!("BROKEN {rule}"));
+    println!("\nFinal state:\n{}", outcome.end);
+    outcome.violations.iter().for_each(|rule| println!("BROKEN {rule}"));
     let counted = outcome.counted;
     let (commits, requests, calls) = (counted.commits, counted.requests, counted.calls);
-    println!("{commits} writes, {requests} of them asked for by controllers, {calls} calls of the driver");
-    outcome.broken.is_empty()
+    println!("{commits} writes, {requests} of them requested by controllers, {calls} driver calls");
+    outcome.violations.is_empty()
 }
 
 fn find_story(name: &str) -> Result<&'static Story, String> {
-    stories::find(name).ok_or_else(|| format!("there is no story {name:?}; --list names them"))
+    stories::find(name).ok_or_else(|| format!("unknown story {name:?}; --list prints the names"))
 }
 
-fn find_strike(name: &str) -> Result<Strike, String> {
-    Strike::parse(name).ok_or_else(|| format!("there is no strike {name:?}; there are {}", names_of_strikes()))
+fn find_fault(name: &str) -> Result<Fault, String> {
+    Fault::parse(name).ok_or_else(|| format!("unknown fault {name:?}; use one of {}", fault_names()))
 }
 
-fn names_of_strikes() -> String {
-    Strike::ALL.map(Strike::name).join(", ")
+fn fault_names() -> String {
+    Fault::ALL.map(Fault::name).join(", ")
 }

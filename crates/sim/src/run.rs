@@ -1,45 +1,45 @@
-//! One run: a story in a world, with what is to go wrong.
+//! One run: a story in a world, with the faults to inject.
 
-use crate::end;
 use crate::entropy::{self, Rng};
-use crate::point::{Counted, Strike, When};
+use crate::fault_point::{Fault, PointCounts, Trigger};
+use crate::final_state;
+use crate::random_faults::{self, ORDINARY_DELAYS, RandomFaults};
 use crate::stories::Story;
-use crate::storm::{self, FAIR, Storm};
 use crate::world::World;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
-/// What to run.
+/// Configuration of one run.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct RunConfig {
     pub story: &'static Story,
     pub seed: u64,
-    /// Whether parts die and the network misbehaves at random.
-    pub storm: bool,
-    pub strike: Option<(When, Strike)>,
+    /// Whether to inject faults at random times.
+    pub random_faults: bool,
+    pub fault: Option<(Trigger, Fault)>,
 }
 
-/// What came of it.
+/// Result of one run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub lines: Vec<String>,
     pub faults: BTreeMap<&'static str, u64>,
-    /// Rules that were broken, or what was waited for in vain.
-    pub broken: Vec<String>,
-    /// How everything was in the end.
+    /// Violated rules, and conditions that a story waited for without success.
+    pub violations: Vec<String>,
+    /// Final state of all objects, as text.
     pub end: String,
-    pub counted: Counted,
-    /// Something happened after which even an exact story may end differently: a write was late, something came once more, or nobody can
-    /// know any more what was to become of a volume.
+    pub counted: PointCounts,
+    /// Whether even an exact story may end in another state: a write arrived late, an object was created again, or no
+    /// component can know any more what must happen to a volume.
     pub excused: bool,
     pub virtual_ms: u128,
 }
 
-/// Deep futures in a debug build need their room.
+/// Stack size of a run's thread. Nested futures of a debug build need more than the default.
 const STACK_BYTES: usize = 32 << 20;
 
-/// Runs work on a thread of its own, whose time stands still and whose chance comes from the seed.
+/// Runs `work` on a thread of its own with a paused clock and randomness from `seed`.
 pub fn on_own_thread<T: Send + 'static, F: Future<Output = T>>(
     seed: u64,
     work: impl FnOnce() -> F + Send + 'static,
@@ -55,81 +55,81 @@ pub fn on_own_thread<T: Send + 'static, F: Future<Output = T>>(
     }
 }
 
-impl Plan {
+impl RunConfig {
     pub fn run(self) -> Outcome {
-        // What is shared by all worlds is made before, so that the first world is like the others.
+        // Build shared state first, so that the first world draws the same random numbers as later ones.
         crate::world::prepare();
-        on_own_thread(self.seed, move || self.play())
+        on_own_thread(self.seed, move || self.run_story())
     }
 
-    /// Where the world, the storm and the story take their chance from.
-    fn chances(&self) -> (u64, Option<Rng>, Rng) {
+    /// Random number sources for the world, the random faults and the story.
+    fn random_sources(&self) -> (u64, Option<Rng>, Rng) {
         let mut rng = Rng::new(self.seed ^ 0x51);
         let world = rng.next();
-        (world, self.storm.then(|| rng.fork()), rng.fork())
+        (world, self.random_faults.then(|| rng.fork()), rng.fork())
     }
 
-    /// Which gates the story `flipped` flips.
-    pub fn hand(&self) -> usize {
-        crate::stories::hand(&mut self.chances().2)
+    /// Index of the gate combination that the story `flipped` uses with this seed.
+    pub fn gate_combination(&self) -> usize {
+        crate::stories::gate_combination(&mut self.random_sources().2)
     }
 
-    async fn play(self) -> Outcome {
-        let (seed, storm, story) = self.chances();
+    async fn run_story(self) -> Outcome {
+        let (seed, random_faults, story) = self.random_sources();
         let (world, orders) = World::new(seed).await;
-        world.net.set_weather(FAIR);
+        world.net.set_fault_rates(ORDINARY_DELAYS);
         let supervised = world.clone();
         let supervisor = tokio::spawn(async move { supervised.supervise(orders).await });
-        match self.strike {
-            None if !self.storm => world.set_echo(CALM_ECHO),
-            Some((When::At(_), strike)) => world.set_echo(strike.echo()),
-            // Over and over, as in a storm, it may take as long as it will.
+        match self.fault {
+            None if !self.random_faults => world.set_echo(ECHO_WITHOUT_FAULTS),
+            Some((Trigger::At(_), fault)) => world.set_echo(fault.echo()),
+            // A fault that is repeated, as in random faults, may delay the story for any length of time.
             _ => {}
         }
-        world.ledger.points.begin(self.strike);
-        let raging = storm.map(|rng| tokio::spawn(Storm { world: world.clone(), rng }.rage()));
-        let told = (self.story.tell)(world.clone(), story).await;
-        if let Some(raging) = raging {
-            raging.abort();
-            storm::end(&world);
+        world.commit_checker.points.begin(self.fault);
+        let injecting = random_faults.map(|rng| tokio::spawn(RandomFaults { world: world.clone(), rng }.run()));
+        let told = (self.story.run)(world.clone(), story).await;
+        if let Some(injecting) = injecting {
+            injecting.abort();
+            random_faults::stop(&world);
         }
-        world.ledger.points.disarm();
+        world.commit_checker.points.disarm();
         let mut failure = told.err();
         if failure.is_none() {
-            failure = end::rest(&world).await.err();
+            failure = final_state::settle(&world).await.err();
         }
         let outcome = Outcome {
             lines: world.log.lines(),
             faults: world.log.faults(),
-            broken: world.log.all_broken().into_iter().chain(failure).collect(),
-            end: end::summary(&world),
-            counted: world.ledger.points.counted(),
+            violations: world.log.violations().into_iter().chain(failure).collect(),
+            end: final_state::summary(&world),
+            counted: world.commit_checker.points.counted(),
             excused: world.log.faults().contains_key("late")
-                || world.ledger.has_any_returned()
+                || world.commit_checker.may_any_be_recreated()
                 || world.checker().has_forgotten(),
             virtual_ms: world.elapsed_ms(),
         };
         supervisor.abort();
-        // What is to be done then holds the world, and the world holds it.
-        world.ledger.points.on_strike(|_| {});
+        // The fault handler holds the world, and the world holds the handler. Break this cycle.
+        world.commit_checker.points.on_fault(|_| {});
         outcome
     }
 }
 
-/// How long somebody may act on what was said before where nothing goes wrong.
-const CALM_ECHO: Duration = Duration::from_secs(5);
+/// Without faults, a component may act this long on the old value of a spec that a user has changed.
+const ECHO_WITHOUT_FAULTS: Duration = Duration::from_secs(5);
 
-/// So long must rest last.
-pub const QUIET: Duration = Duration::from_secs(40);
+/// The final state must stay unchanged for this long.
+pub const QUIET_PERIOD: Duration = Duration::from_secs(40);
 
-/// As the command that shows it again.
-impl std::fmt::Display for Plan {
+/// Prints the arguments of `sim` that repeat this run.
+impl std::fmt::Display for RunConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "--story {} --replay {}", self.story.name, self.seed)?;
-        match self.strike {
-            Some((When::At(at), strike)) => write!(f, " --strike {strike} --at {at}"),
-            Some((When::Every(nth), strike)) => write!(f, " --strike {strike} --every {nth}"),
-            None if self.storm => Ok(()),
+        match self.fault {
+            Some((Trigger::At(at), fault)) => write!(f, " --fault {fault} --at {at}"),
+            Some((Trigger::Every(nth), fault)) => write!(f, " --fault {fault} --every {nth}"),
+            None if self.random_faults => Ok(()),
             None => f.write_str(" --calm"),
         }
     }

@@ -1,4 +1,4 @@
-//! Time and names as a world has them: tokio's paused clock, and ids from the seed.
+//! Virtual time and seeded ids: tokio's paused clock, and uids and name suffixes from the seed.
 
 use crate::entropy::Rng;
 use jiff::{SignedDuration, Timestamp};
@@ -6,8 +6,8 @@ use server::{Clock, Env, Ids};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::time::Instant;
 
-/// When every world begins: 2026-01-01T00:00:00Z.
-const BEGIN_S: i64 = 1_767_225_600;
+/// Start time of every world: 2026-01-01T00:00:00Z.
+const START_S: i64 = 1_767_225_600;
 
 #[derive(Clone, Copy)]
 pub struct VirtualClock {
@@ -19,7 +19,7 @@ impl VirtualClock {
         VirtualClock { start: Instant::now() }
     }
 
-    /// How long the world has lasted.
+    /// Virtual time since the start of the world.
     pub fn elapsed_ms(&self) -> u128 {
         self.start.elapsed().as_millis()
     }
@@ -32,7 +32,7 @@ impl VirtualClock {
 impl Clock for VirtualClock {
     fn now(&self) -> Timestamp {
         let passed = SignedDuration::try_from(self.start.elapsed()).unwrap_or(SignedDuration::MAX);
-        let begin = Timestamp::from_second(BEGIN_S).unwrap_or(Timestamp::UNIX_EPOCH);
+        let begin = Timestamp::from_second(START_S).unwrap_or(Timestamp::UNIX_EPOCH);
         begin.checked_add(passed).unwrap_or(Timestamp::MAX)
     }
 }

@@ -1,13 +1,15 @@
-//! One world: a server on a disk that can crash, controllers, nodes and a driver, each of which can die and come back.
+//! One world: a server on a disk that can crash, controllers, nodes and a driver. Each of them can be killed and
+//! restarts.
 
+use crate::commit_checker::{CheckedStore, CommitChecker, LEASE, OPERATOR, crash_disk};
 use crate::driver::Driver;
 use crate::entropy::Rng;
-use crate::ledger::{LEASE, Ledger, OPERATOR, Watched, crashed};
+use crate::fault_point::{ELECTION, Fault};
 use crate::log::Log;
-use crate::net::{Net, Process, Up, Whom};
-use crate::onlooker::{Onlooker, VIEWS};
-use crate::point::{ELECTION, Strike};
+use crate::net::{Net, ServerInstance};
+use crate::process::{Process, Target};
 use crate::time::VirtualClock;
+use crate::watch_checker::{SELECTIONS, WatchChecker};
 use kit::lease::{Election, Standing, Term, Timing};
 use node::{Identity as NodeIdentity, Nodes};
 use object::{Gates, Value};
@@ -23,116 +25,116 @@ use store::suite::{Crashable, Image};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// How long anything may take, in virtual time: the longest pauses between attempts are five minutes.
-pub const PATIENCE: Duration = Duration::from_secs(3600);
-/// A part that died is back after so long.
-const BACK_AFTER: Duration = Duration::from_millis(700);
-/// How long controllers hear nothing, or how late, when they are struck so.
-const STALE_FOR: Duration = Duration::from_secs(8);
-/// How long controllers are cut off when they are struck so: another takes the lease after 15 s.
-const CUT_OFF_FOR: Duration = Duration::from_secs(25);
+/// Limit for any wait, in virtual time. The longest backoff of the controllers is five minutes.
+pub const TIMEOUT: Duration = Duration::from_secs(3600);
+/// A killed component restarts after this time.
+const RESTART_DELAY: Duration = Duration::from_millis(700);
+/// Duration of held watch events, and delay of late reads.
+const STALE_TIME: Duration = Duration::from_secs(8);
+/// How long the leader is disconnected. Another process acquires the lease after 15 s.
+const DISCONNECT_TIME: Duration = Duration::from_secs(25);
 
-/// The gate by which reclaim policies are honoured.
-pub const HONOURS: &str = "HonorPVReclaimPolicy";
+/// Feature gate for honouring reclaim policies (KEP-2644).
+pub const RECLAIM_GATE: &str = "HonorPVReclaimPolicy";
 
-/// What runs in a process of its own where there are two of controllers, and what in the other one.
+/// Controller lists of the two processes when the provisioner runs in a process of its own.
 pub const PROVISIONER: &str = "csi-provisioner-controller";
-pub const OTHERS: &str = "*,-csi-provisioner-controller";
+pub const ALL_BUT_PROVISIONER: &str = "*,-csi-provisioner-controller";
 
-/// Clones share it.
+/// Clones share one world.
 #[derive(Clone)]
 pub struct World {
     pub net: Net,
-    pub ledger: Arc<Ledger>,
+    pub commit_checker: Arc<CommitChecker>,
     pub log: Log,
     pub driver: Driver,
     clock: VirtualClock,
     env: Env,
-    parts: Arc<Mutex<Parts>>,
-    orders: mpsc::UnboundedSender<Order>,
+    components: Arc<Mutex<Components>>,
+    commands: mpsc::UnboundedSender<Command>,
     operator: kube::Client,
 }
 
-struct Parts {
+struct Components {
     rng: Rng,
     disk: Crashable,
-    server: Option<Serving>,
-    controllers: Vec<Working>,
-    /// How many processes want to lead the controllers; with none, one works without being asked to.
+    server: Option<RunningServer>,
+    controllers: Vec<ControllerProcess>,
+    /// Number of processes that stand for leader election. With 0, one process works without an election.
     candidates: usize,
-    /// How many there were so far.
+    /// Number of candidates started so far, for their names.
     candidates_named: usize,
     nodes: Option<(Nodes, Process)>,
     server_gates: Gates,
-    crews: Vec<Crew>,
+    process_configs: Vec<ProcessConfig>,
 }
 
-/// What a process of controllers runs, and with which gates.
+/// Controllers and feature gates of one process.
 #[derive(Clone)]
-struct Crew {
+struct ProcessConfig {
     list: &'static str,
     gates: Gates,
 }
 
-impl Crew {
-    /// One process runs all.
-    fn whole(gates: Gates) -> Vec<Crew> {
-        vec![Crew { list: "*", gates }]
+impl ProcessConfig {
+    /// One process that runs all controllers.
+    fn whole(gates: Gates) -> Vec<ProcessConfig> {
+        vec![ProcessConfig { list: "*", gates }]
     }
 }
 
-struct Serving {
+struct RunningServer {
     running: Running,
-    store: Arc<Watched>,
-    up: Up,
+    store: Arc<CheckedStore>,
+    up: ServerInstance,
 }
 
-/// A process of controllers: one that works, or wants to lead.
-struct Working {
+/// A running controller process, which leads or stands for election.
+struct ControllerProcess {
     process: Process,
     list: &'static str,
-    work: Work,
-    /// Whether it works now.
+    work: Role,
+    /// Whether the process leads now.
     leads: Arc<AtomicBool>,
 }
 
-/// Those that work, or, while nobody leads, those that want to: one of them may be about to.
-fn at_work(controllers: &[Working]) -> impl Fn(&Working) -> bool + use<> {
-    let leads = |working: &Working| working.leads.load(Ordering::Relaxed);
-    let does_nobody = !controllers.iter().any(leads);
-    move |working| does_nobody || leads(working)
+/// Selects the leading processes. Without a leader it selects all, because any of them may start to lead.
+fn working_filter(controllers: &[ControllerProcess]) -> impl Fn(&ControllerProcess) -> bool + use<> {
+    let leads = |process_entry: &ControllerProcess| process_entry.leads.load(Ordering::Relaxed);
+    let no_leader = !controllers.iter().any(leads);
+    move |process_entry| no_leader || leads(process_entry)
 }
 
-enum Work {
+enum Role {
     Alone(Box<Controllers>),
-    /// Cancelled, it stops.
+    /// Cancel the token to stop it.
     Candidate(CancellationToken),
 }
 
-/// What the supervisor is to do.
+/// Command to the supervisor.
 #[derive(Debug)]
-pub enum Order {
+pub enum Command {
     StartServer,
     StartControllers,
     StartNodes,
     StartDriver,
-    /// Lets the controllers hear again.
+    /// Releases held watch events.
     Release,
-    /// Lets them hear again, but not these of what has happened meanwhile.
-    Forget(Whom),
+    /// Releases held watch events, and breaks the watches of the target so that they get 410.
+    Forget(Target),
 }
 
-/// The supervisor's end of a world.
-pub type Orders = mpsc::UnboundedReceiver<Order>;
+/// Receiver of the supervisor's commands.
+pub type Commands = mpsc::UnboundedReceiver<Command>;
 
-/// A fresh disk with a server's first objects on it, made once: the same for every world.
+/// A disk with the first objects of a new server. Built once and copied for every world.
 fn first_disk() -> &'static Image {
     static DISK: OnceLock<Image> = OnceLock::new();
     DISK.get_or_init(|| {
         crate::run::on_own_thread(0, || async {
             let (clock, disk) = (VirtualClock::start(), Crashable::default());
-            let ledger = Ledger::new(clock, Log::new(clock), Gates::default());
-            let store = ledger.open(&disk).expect("a new store opens");
+            let commit_checker = CommitChecker::new(clock, Log::new(clock), Gates::default());
+            let store = commit_checker.open(&disk).expect("a new store opens");
             let running = launch(store, Gates::default(), clock.env(Rng::new(0))).await.expect("a new server starts");
             running.stop().await;
             disk.kill()
@@ -140,7 +142,7 @@ fn first_disk() -> &'static Image {
     })
 }
 
-/// Certificates and keys are made once: nothing here depends on what they are.
+/// Certificates and keys, generated once. No behaviour depends on their content.
 fn identity() -> Identity {
     static IDENTITY: OnceLock<Identity> = OnceLock::new();
     IDENTITY
@@ -148,12 +150,12 @@ fn identity() -> Identity {
         .clone()
 }
 
-/// Makes what all worlds share.
+/// Builds the state that all worlds share.
 pub fn prepare() {
     first_disk();
 }
 
-async fn launch(store: Arc<Watched>, gates: Gates, env: Env) -> Result<Running, server::LaunchError> {
+async fn launch(store: Arc<CheckedStore>, gates: Gates, env: Env) -> Result<Running, server::LaunchError> {
     let launch = Launch {
         store,
         identity: identity(),
@@ -161,7 +163,7 @@ async fn launch(store: Arc<Watched>, gates: Gates, env: Env) -> Result<Running, 
         env,
         static_tokens: StaticTokens::default(),
         limits: Default::default(),
-        bootstrap: crate::rights::bootstrap_objects(),
+        bootstrap: crate::permission_checker::bootstrap_objects(),
         listener: None,
         issuer: "https://simulation".to_owned(),
     };
@@ -169,19 +171,19 @@ async fn launch(store: Arc<Watched>, gates: Gates, env: Env) -> Result<Running, 
 }
 
 impl World {
-    /// A world in which everything runs.
-    pub async fn new(seed: u64) -> (World, Orders) {
+    /// Starts a world with all components.
+    pub async fn new(seed: u64) -> (World, Commands) {
         let mut rng = Rng::new(seed);
         let clock = VirtualClock::start();
         let log = Log::new(clock);
-        let ledger = Ledger::new(clock, log.clone(), Gates::default());
-        let net = Net::new(ledger.clone(), rng.fork());
-        let driver = Driver::new(&ledger);
+        let commit_checker = CommitChecker::new(clock, log.clone(), Gates::default());
+        let net = Net::new(commit_checker.clone(), rng.fork());
+        let driver = Driver::new(&commit_checker);
         let asked = driver.clone();
-        ledger.watch_backend(move || asked.handles());
+        commit_checker.set_backend(move || asked.handles());
         let operator = net.client(&Process::new("operator", false), OPERATOR, User::apiserver());
-        let (orders, received) = mpsc::unbounded_channel();
-        let parts = Parts {
+        let (commands, received) = mpsc::unbounded_channel();
+        let components = Components {
             disk: Crashable::from_image(first_disk().clone()),
             server: None,
             controllers: Vec::new(),
@@ -189,23 +191,23 @@ impl World {
             candidates_named: 0,
             nodes: None,
             server_gates: Gates::default(),
-            crews: Crew::whole(Gates::default()),
+            process_configs: ProcessConfig::whole(Gates::default()),
             rng: rng.fork(),
         };
         let env = clock.env(rng.fork());
-        let parts = Arc::new(Mutex::new(parts));
-        let world = World { net, ledger, log, driver, clock, env, parts, orders, operator };
-        let struck = world.clone();
-        world.ledger.points.on_strike(move |strike| struck.strike(strike));
+        let components = Arc::new(Mutex::new(components));
+        let world = World { net, commit_checker, log, driver, clock, env, components, commands, operator };
+        let handler = world.clone();
+        world.commit_checker.points.on_fault(move |fault| handler.inject(fault));
         world.start_server().await;
         world.start_controllers();
         world.start_nodes();
-        world.start_onlookers(seed);
+        world.start_watch_checkers(seed);
         (world, received)
     }
 
-    fn parts(&self) -> MutexGuard<'_, Parts> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn components(&self) -> MutexGuard<'_, Components> {
+        self.components.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn now(&self) -> jiff::Timestamp {
@@ -217,21 +219,21 @@ impl World {
     }
 
     pub fn checker(&self) -> MutexGuard<'_, Checker> {
-        self.ledger.checker()
+        self.commit_checker.checker()
     }
 
-    /// How long somebody may act on what was said before.
+    /// Sets how long a component may act on the old value of a spec.
     pub fn set_echo(&self, echo: Duration) {
         self.checker().set_echo(jiff::SignedDuration::try_from(echo).unwrap_or(jiff::SignedDuration::MAX));
     }
 
-    /// A stored object that the checker does not keep, by its key.
+    /// Reads a stored object by its key, also of kinds that the checker does not track.
     pub fn stored(&self, key: &str) -> Option<Value> {
         let up = self.net.server()?;
         up.server.store.get(key).and_then(|record| serde_json::from_slice(&record.value).ok())
     }
 
-    /// All stored objects under a prefix.
+    /// Reads all stored objects under a prefix.
     pub fn list(&self, prefix: &str) -> Vec<Value> {
         let Some(up) = self.net.server() else { return Vec::new() };
         let page = up.server.store.list(store::Range { prefix, ..store::Range::default() });
@@ -239,69 +241,69 @@ impl World {
         records.iter().filter_map(|record| serde_json::from_slice(&record.value).ok()).collect()
     }
 
-    fn strike(&self, strike: Strike) {
-        // Those that strike one controller strike another one each time.
-        let one = Whom::dealt(self.ledger.points.counted().commits);
-        match strike {
-            Strike::KillControllers => self.kill_controllers(),
-            Strike::CrashServer => self.crash_server(),
-            Strike::KillDriver => self.kill_driver(),
-            Strike::KillAll => self.kill_all(),
-            Strike::TornWrite => self.fail_disk(0),
-            Strike::StaleView => self.blind(Whom::All, Order::Release),
-            Strike::StaleOne => self.blind(one, Order::Release),
-            Strike::MissedEvent => self.blind(Whom::All, Order::Forget(Whom::All)),
-            Strike::MissedOne => self.blind(one, Order::Forget(one)),
-            Strike::CutOff => self.cut_off_leader(),
-            Strike::LateRead => self.each_controller(|process| process.delay_reads(STALE_FOR, Whom::All)),
-            Strike::LateReadOne => self.each_controller(|process| process.delay_reads(STALE_FOR, one)),
-            // These are done where the request is.
-            Strike::Conflict | Strike::Refusal | Strike::LostAnswer | Strike::Duplicate | Strike::LateWrite => {}
-            // And these where the call is.
-            Strike::FailedCall | Strike::LostCall => {}
+    fn inject(&self, fault: Fault) {
+        // Faults of one controller take another controller each time.
+        let one = Target::nth(self.commit_checker.points.counted().commits);
+        match fault {
+            Fault::KillControllers => self.kill_controllers(),
+            Fault::CrashServer => self.crash_server(),
+            Fault::KillDriver => self.kill_driver(),
+            Fault::KillAll => self.kill_all(),
+            Fault::TornWrite => self.fail_disk(0),
+            Fault::StaleView => self.hold_watches_then(Target::All, Command::Release),
+            Fault::StaleOne => self.hold_watches_then(one, Command::Release),
+            Fault::MissedEvent => self.hold_watches_then(Target::All, Command::Forget(Target::All)),
+            Fault::MissedOne => self.hold_watches_then(one, Command::Forget(one)),
+            Fault::CutOff => self.disconnect_leader(),
+            Fault::LateRead => self.each_controller(|process| process.delay_reads(STALE_TIME, Target::All)),
+            Fault::LateReadOne => self.each_controller(|process| process.delay_reads(STALE_TIME, one)),
+            // Injected into the request itself.
+            Fault::Conflict | Fault::Refusal | Fault::LostAnswer | Fault::Duplicate | Fault::LateWrite => {}
+            // Injected into the driver call itself.
+            Fault::FailedCall | Fault::LostCall => {}
         }
     }
 
-    /// These hear nothing for a while, and then what the order says.
-    fn blind(&self, whom: Whom, then: Order) {
-        self.log.say(format!("the watches {whom} are held"));
-        self.each_controller(|process| process.hold_watches(whom));
-        self.order(then);
+    /// Holds watch events for some seconds, then executes `then`.
+    fn hold_watches_then(&self, target: Target, then: Command) {
+        self.log.record(format!("watch events {target} are held"));
+        self.each_controller(|process| process.hold_watches(target));
+        self.command(then);
     }
 
-    fn order(&self, order: Order) {
-        // Whoever supervised is gone when the world has ended.
-        let _ = self.orders.send(order);
+    fn command(&self, order: Command) {
+        // The send fails if the world has ended; then the command is not needed.
+        let _ = self.commands.send(order);
     }
 
     pub fn each_controller(&self, act: impl Fn(&Process)) {
-        self.parts().controllers.iter().for_each(|working| act(&working.process));
+        self.components().controllers.iter().for_each(|process_entry| act(&process_entry.process));
     }
 
-    /// Brings back what died, for ever.
-    pub async fn supervise(&self, mut orders: Orders) {
-        while let Some(order) = orders.recv().await {
+    /// Restarts killed components until the world ends.
+    pub async fn supervise(&self, mut commands: Commands) {
+        while let Some(order) = commands.recv().await {
             match order {
-                Order::StartServer => {
-                    tokio::time::sleep(BACK_AFTER).await;
+                Command::StartServer => {
+                    tokio::time::sleep(RESTART_DELAY).await;
                     self.start_server().await;
                 }
-                Order::StartControllers => {
-                    tokio::time::sleep(BACK_AFTER).await;
+                Command::StartControllers => {
+                    tokio::time::sleep(RESTART_DELAY).await;
                     self.start_controllers();
                 }
-                Order::StartNodes => {
-                    tokio::time::sleep(BACK_AFTER).await;
+                Command::StartNodes => {
+                    tokio::time::sleep(RESTART_DELAY).await;
                     self.start_nodes();
                 }
-                Order::StartDriver => self.start_driver().await,
-                Order::Release => {
-                    tokio::time::sleep(STALE_FOR).await;
+                Command::StartDriver => self.start_driver().await,
+                Command::Release => {
+                    tokio::time::sleep(STALE_TIME).await;
                     self.each_controller(Process::release_watches);
                 }
-                Order::Forget(whom) => {
-                    tokio::time::sleep(STALE_FOR).await;
-                    self.each_controller(|process| process.forget_watches(whom));
+                Command::Forget(target) => {
+                    tokio::time::sleep(STALE_TIME).await;
+                    self.each_controller(|process| process.expire_watches(target));
                 }
             }
         }
@@ -310,135 +312,145 @@ impl World {
     pub async fn start_server(&self) {
         loop {
             let (disk, gates) = {
-                let parts = self.parts();
-                if parts.server.is_some() {
+                let components = self.components();
+                if components.server.is_some() {
                     return;
                 }
-                (parts.disk.clone(), parts.server_gates.clone())
+                (components.disk.clone(), components.server_gates.clone())
             };
-            let store = match self.ledger.open(&disk) {
+            let store = match self.commit_checker.open(&disk) {
                 Ok(store) => store,
-                // The disk was about to fail: it does so now, and the machine with it.
+                // The disk was set to fail and fails now, and the machine with it.
                 Err(error) if disk.is_failing() => {
-                    self.log.fault("disk-failed", format!("while the store was opened: {error}"));
-                    let mut parts = self.parts();
-                    parts.disk = crashed(&disk, &mut parts.rng);
+                    self.log.fault("disk-failed", format!("while opening the store: {error}"));
+                    let mut components = self.components();
+                    components.disk = crash_disk(&disk, &mut components.rng);
                     continue;
                 }
                 Err(error) => {
-                    self.log.broken(format!("the store does not open after the crash: {error}"));
+                    self.log.violation(format!("the store does not open after the crash: {error}"));
                     return;
                 }
             };
             match launch(store.clone(), gates, self.env.clone()).await {
                 Ok(running) => {
-                    self.log.say("the server is up");
-                    let up = Up { server: running.server.clone(), dead: CancellationToken::new() };
+                    self.log.record("the server is up");
+                    let up = ServerInstance { server: running.server.clone(), killed: CancellationToken::new() };
                     self.net.set_server(Some(up.clone()));
-                    self.parts().server = Some(Serving { running, store, up });
+                    self.components().server = Some(RunningServer { running, store, up });
                     return;
                 }
                 Err(error) if disk.is_failing() => {
-                    self.log.fault("disk-failed", format!("while the server started: {error}"));
-                    let mut parts = self.parts();
-                    parts.disk = crashed(&disk, &mut parts.rng);
+                    self.log.fault("disk-failed", format!("while starting the server: {error}"));
+                    let mut components = self.components();
+                    components.disk = crash_disk(&disk, &mut components.rng);
                 }
                 Err(error) => {
-                    self.log.broken(format!("the server does not start after the crash: {error}"));
+                    self.log.violation(format!("the server does not start after the crash: {error}"));
                     return;
                 }
             }
         }
     }
 
-    /// Everything of the server stops at once; what was not synced may be lost.
+    /// Stops the server at once. Data that was not synced may be lost.
     pub fn crash_server(&self) {
-        let mut parts = self.parts();
-        let Some(Serving { running, store, up }) = parts.server.take() else { return };
-        let disk = parts.disk.clone();
-        parts.disk = crashed(&disk, &mut parts.rng);
-        drop(parts);
+        let mut components = self.components();
+        let Some(RunningServer { running, store, up }) = components.server.take() else { return };
+        let disk = components.disk.clone();
+        components.disk = crash_disk(&disk, &mut components.rng);
+        drop(components);
         store.off.cancel();
-        up.dead.cancel();
+        up.killed.cancel();
         self.net.set_server(None);
-        self.log.say("the server is down");
+        self.log.record("the server is down");
         self.checker().memory_lost();
         tokio::spawn(running.stop());
-        self.order(Order::StartServer);
+        self.command(Command::StartServer);
     }
 
-    /// The disk fails at one of its next syncs, and the machine with it.
+    /// The disk fails after `syncs` more syncs, and the machine with it.
     pub fn fail_disk(&self, syncs: usize) {
-        self.parts().disk.fail_sync_after(syncs);
+        self.components().disk.fail_sync_after(syncs);
     }
 
-    /// From its next start on.
+    /// Sets the server's gates from its next start.
     pub fn set_server_gates(&self, gates: Gates) {
-        self.parts().server_gates = gates;
+        self.components().server_gates = gates;
     }
 
     pub fn set_controller_gates(&self, gates: Gates) {
         self.checker().set_gates(gates.clone(), self.now());
-        self.parts().crews = Crew::whole(gates);
+        self.components().process_configs = ProcessConfig::whole(gates);
     }
 
-    /// From the next start on the provisioner is a process of its own, with gates of its own.
+    /// From the next start, the provisioner runs in a process of its own with its own gates.
     pub fn set_gates_apart(&self, gates: Gates, provisioner: Gates) {
         self.checker().set_gates_apart(gates.clone(), &provisioner, self.now());
-        self.parts().crews = vec![Crew { list: OTHERS, gates }, Crew { list: PROVISIONER, gates: provisioner }];
+        self.components().process_configs = vec![
+            ProcessConfig { list: ALL_BUT_PROVISIONER, gates },
+            ProcessConfig { list: PROVISIONER, gates: provisioner },
+        ];
     }
 
-    /// What each process of controllers runs, and whether it honours reclaim policies from its next start on.
-    pub fn crews(&self) -> Vec<(&'static str, bool)> {
-        self.parts().crews.iter().map(|crew| (crew.list, crew.gates.on(HONOURS))).collect()
+    /// The controllers of each process, and whether that process honours reclaim policies from its next start.
+    pub fn process_configs(&self) -> Vec<(&'static str, bool)> {
+        self.components().process_configs.iter().map(|config| (config.list, config.gates.on(RECLAIM_GATE))).collect()
     }
 
-    /// Those of all controllers but the provisioner, which may have its own.
+    /// Gates of all controllers except a separate provisioner.
     pub fn controller_gates(&self) -> Gates {
-        self.parts().crews[0].gates.clone()
+        self.components().process_configs[0].gates.clone()
     }
 
     pub fn start_controllers(&self) {
-        while let Some((Crew { list, gates }, name)) = self.next_controllers() {
+        while let Some((ProcessConfig { list, gates }, name)) = self.next_controllers() {
             let process = Process::new("controllers", true);
             let setup = self.setup(&process, list, gates);
-            let (net, dead) = (self.net.clone(), process.clone());
-            let client = move |account: &str| net.client(&dead, account, service_account_user("kube-system", account));
+            let (net, client_process) = (self.net.clone(), process.clone());
+            let client =
+                move |account: &str| net.client(&client_process, account, service_account_user("kube-system", account));
             let leads = Arc::new(AtomicBool::new(name.is_none()));
             let work = match name {
                 None => {
-                    self.log.say("the controllers are up");
-                    let controllers = Controllers::start(&setup, client).expect("all controllers can be started");
-                    Work::Alone(Box::new(controllers))
+                    self.log.record("the controllers are up");
+                    let controllers = Controllers::start(&setup, client).expect("controllers start");
+                    Role::Alone(Box::new(controllers))
                 }
-                Some(name) => Work::Candidate(self.stand(name, &process, setup, client, leads.clone())),
+                Some(name) => Role::Candidate(self.run_candidate(name, &process, setup, client, leads.clone())),
             };
-            self.parts().controllers.push(Working { process, list, work, leads });
+            self.components().controllers.push(ControllerProcess { process, list, work, leads });
         }
     }
 
-    /// The process of controllers that is missing, and by which name it wants to lead, if it has to.
-    fn next_controllers(&self) -> Option<(Crew, Option<String>)> {
-        let mut parts = self.parts();
-        if parts.candidates == 0 {
-            let is_at_work = |crew: &Crew| parts.controllers.iter().any(|working| working.list == crew.list);
-            return parts.crews.iter().find(|crew| !is_at_work(crew)).map(|crew| (crew.clone(), None));
+    /// Next controller process to start, and its candidate name if there is a leader election.
+    fn next_controllers(&self) -> Option<(ProcessConfig, Option<String>)> {
+        let mut components = self.components();
+        if components.candidates == 0 {
+            let is_at_work = |config: &ProcessConfig| {
+                components.controllers.iter().any(|process_entry| process_entry.list == config.list)
+            };
+            return components
+                .process_configs
+                .iter()
+                .find(|config| !is_at_work(config))
+                .map(|config| (config.clone(), None));
         }
-        if parts.controllers.len() >= parts.candidates {
+        if components.controllers.len() >= components.candidates {
             return None;
         }
-        parts.candidates_named += 1;
-        Some((parts.crews[0].clone(), Some(format!("controllers-{}", parts.candidates_named))))
+        components.candidates_named += 1;
+        Some((components.process_configs[0].clone(), Some(format!("controllers-{}", components.candidates_named))))
     }
 
     fn setup(&self, process: &Process, list: &str, gates: Gates) -> runtime::Setup {
         let clock = self.clock;
-        let socket = self.driver.endpoint(process.dead.clone());
-        let (log, dead) = (self.log.clone(), process.dead.clone());
-        // What the dead plan is never done.
+        let socket = self.driver.endpoint(process.killed.clone());
+        let (log, killed) = (self.log.clone(), process.killed.clone());
+        // Ignore plans of a killed process; they are not executed.
         let judge = move |rule: String| {
-            if !dead.is_cancelled() {
-                log.broken(format!("a plan breaks a rule: {rule}"))
+            if !killed.is_cancelled() {
+                log.violation(format!("a plan violates a rule: {rule}"))
             }
         };
         let pace = Pace { longest: Duration::from_secs(60), rest: Duration::from_secs(60), ..Pace::default() };
@@ -446,7 +458,7 @@ impl World {
             root_ca: Some(Arc::from("THE CERTIFICATE")),
             gates,
             provisioning: Provisioning { host_path: true, ..Provisioning::default() },
-            directories: self.driver.inside.reached_by(process.dead.clone()),
+            directories: self.driver.inside.for_process(process.killed.clone()),
             clock: Arc::new(move || clock.now()),
             drivers: vec![Endpoint { socket, options: self.driver.options(), pace }],
             judge: Some(Arc::new(judge)),
@@ -454,8 +466,8 @@ impl World {
         }
     }
 
-    /// Has a process work whenever it holds the lease.
-    fn stand(
+    /// Runs the controllers of a process whenever it holds the lease.
+    fn run_candidate(
         &self,
         name: String,
         process: &Process,
@@ -473,7 +485,7 @@ impl World {
         };
         let (stop, log) = (CancellationToken::new(), self.log.clone());
         let tell = move |standing: &Standing| {
-            log.say(match standing {
+            log.record(match standing {
                 Standing::Leading(term) => format!("{name} leads, term {}", term.number),
                 standing => format!("{name}: {standing:?}"),
             });
@@ -483,63 +495,66 @@ impl World {
             let lease = format!("kube-system/{LEASE}");
             let fenced =
                 |account: &str| kit::fenced_client::client(client(account), server::LEASE_HEADER, &lease, term);
-            Controllers::start(&setup, fenced).expect("all controllers can be started")
+            Controllers::start(&setup, fenced).expect("controllers start")
         };
         let (world, process, shutdown) = (self.clone(), process.clone(), stop.clone());
         tokio::spawn(async move {
             let led = election.lead(shutdown, tell, start).await;
             if let Err(overdue) = led
-                && !process.dead.is_cancelled()
+                && !process.killed.is_cancelled()
             {
-                world.log.say(format!("{overdue}: the process ends at once"));
-                process.dead.cancel();
-                world.parts().controllers.retain(|working| !working.process.dead.is_cancelled());
-                world.order(Order::StartControllers);
+                world.log.record(format!("{overdue}: the process exits"));
+                process.killed.cancel();
+                world.components().controllers.retain(|process_entry| !process_entry.process.killed.is_cancelled());
+                world.command(Command::StartControllers);
             }
         });
         stop
     }
 
-    /// From now on so many processes stand for election, instead of one that works unasked.
-    pub fn elect(&self, candidates: usize) {
+    /// From now on `candidates` processes stand for election, instead of one process without an election.
+    pub fn start_election(&self, candidates: usize) {
         self.kill_controllers();
-        self.parts().candidates = candidates;
+        self.components().candidates = candidates;
     }
 
-    /// Those that work are gone in the middle of whatever they do.
+    /// Kills the leading controllers.
     pub fn kill_controllers(&self) {
         self.kill(|_| true);
     }
 
-    /// Those that work and run this are.
-    pub fn kill_crew(&self, list: &str) {
-        self.kill(|working| working.list == list);
+    /// Kills the leading process that runs this controller list.
+    pub fn kill_process(&self, list: &str) {
+        self.kill(|process_entry| process_entry.list == list);
     }
 
-    fn kill(&self, is_meant: impl Fn(&Working) -> bool) {
-        let killed: Vec<Working> = {
-            let mut parts = self.parts();
-            let works = at_work(&parts.controllers);
-            parts.controllers.extract_if(.., |working| works(working) && is_meant(working)).collect()
+    fn kill(&self, is_meant: impl Fn(&ControllerProcess) -> bool) {
+        let killed: Vec<ControllerProcess> = {
+            let mut components = self.components();
+            let works = working_filter(&components.controllers);
+            components
+                .controllers
+                .extract_if(.., |process_entry| works(process_entry) && is_meant(process_entry))
+                .collect()
         };
-        for Working { process, work, list, .. } in killed {
-            process.dead.cancel();
-            self.log.say(format!("the controllers are down: {list}"));
-            // Whatever the others forget, the provisioner knows what it saw of volumes.
-            if list != OTHERS {
+        for ControllerProcess { process, work, list, .. } in killed {
+            process.killed.cancel();
+            self.log.record(format!("the controllers are down: {list}"));
+            // The provisioner remembers the volumes that it saw, whatever the other process forgets.
+            if list != ALL_BUT_PROVISIONER {
                 let mut checker = self.checker();
                 checker.memory_lost();
                 checker.provisioner_died();
             }
             match work {
-                Work::Alone(controllers) => drop(tokio::spawn(controllers.stop())),
-                Work::Candidate(stop) => stop.cancel(),
+                Role::Alone(controllers) => drop(tokio::spawn(controllers.stop())),
+                Role::Candidate(stop) => stop.cancel(),
             }
-            self.order(Order::StartControllers);
+            self.command(Command::StartControllers);
         }
     }
 
-    /// One process or one machine was all of it: everything stops at once, and what was not synced may be lost.
+    /// Kills everything at once, as a failure of one process or one machine. Data that was not synced may be lost.
     pub fn kill_all(&self) {
         self.kill_controllers();
         self.kill_nodes();
@@ -547,25 +562,26 @@ impl World {
         self.crash_server();
     }
 
-    /// Those that work are cut off.
-    pub fn cut_off_leader(&self) {
-        let parts = self.parts();
-        let works = at_work(&parts.controllers);
-        for working in parts.controllers.iter().filter(|working| works(working)) {
-            working.process.cut_off(CUT_OFF_FOR);
+    /// Disconnects the leading processes.
+    pub fn disconnect_leader(&self) {
+        let components = self.components();
+        let works = working_filter(&components.controllers);
+        for process_entry in components.controllers.iter().filter(|process_entry| works(process_entry)) {
+            process_entry.process.disconnect(DISCONNECT_TIME);
         }
     }
 
     pub fn start_nodes(&self) {
-        let mut parts = self.parts();
-        if parts.nodes.is_some() {
+        let mut components = self.components();
+        if components.nodes.is_some() {
             return;
         }
         let process = Process::new("nodes", true);
         let clock = self.clock;
         let setup = node::Setup { clock: Arc::new(move || clock.now()), ..node::Setup::new(2) };
         let nodes = Nodes::start(&setup, |identity| {
-            // The ledger knows each node by its name; the user is the one that `mainstay up` gives to all of them.
+            // The checker identifies each node by its name. The user is the one that `mainstay up` gives to all
+            // nodes.
             let (name, user) = match identity {
                 NodeIdentity::Scheduler => {
                     let (name, groups) = ("system:kube-scheduler".to_owned(), vec!["system:authenticated".to_owned()]);
@@ -577,47 +593,47 @@ impl World {
             };
             self.net.client(&process, &name, user)
         });
-        parts.nodes = Some((nodes, process));
-        self.log.say("the nodes are up");
+        components.nodes = Some((nodes, process));
+        self.log.record("the nodes are up");
     }
 
-    /// They are not part of what is simulated, and take nothing of its chance.
-    fn start_onlookers(&self, seed: u64) {
-        for (view, at) in VIEWS.into_iter().zip(1..) {
-            let client = self.net.client(&Process::new("onlooker", false), "onlooker", User::apiserver());
-            let (ledger, log, rng) = (self.ledger.clone(), self.log.clone(), Rng::new(seed ^ at));
-            tokio::spawn(Onlooker { client, ledger, log, rng, view }.look());
+    /// The checkers are not part of the simulated world and draw no numbers from its generator.
+    fn start_watch_checkers(&self, seed: u64) {
+        for (view, at) in SELECTIONS.into_iter().zip(1..) {
+            let client = self.net.client(&Process::new("watch-checker", false), "watch-checker", User::apiserver());
+            let (commit_checker, log, rng) = (self.commit_checker.clone(), self.log.clone(), Rng::new(seed ^ at));
+            tokio::spawn(WatchChecker { client, commit_checker, log, rng, view }.run());
         }
     }
 
     pub fn kill_nodes(&self) {
-        let Some((nodes, process)) = self.parts().nodes.take() else { return };
-        process.dead.cancel();
-        self.log.say("the nodes are down");
+        let Some((nodes, process)) = self.components().nodes.take() else { return };
+        process.killed.cancel();
+        self.log.record("the nodes are down");
         tokio::spawn(nodes.stop());
-        self.order(Order::StartNodes);
+        self.command(Command::StartNodes);
     }
 
-    /// The driver ends in the middle of whatever it does.
+    /// Kills the driver during its calls.
     pub fn kill_driver(&self) {
-        self.ledger.look_at_backend();
+        self.commit_checker.check_backend();
         if self.driver.kill() {
-            self.log.say("the driver is down");
-            self.order(Order::StartDriver);
+            self.log.record("the driver is down");
+            self.command(Command::StartDriver);
         }
     }
 
     async fn start_driver(&self) {
         loop {
-            tokio::time::sleep(BACK_AFTER).await;
+            tokio::time::sleep(RESTART_DELAY).await;
             match self.driver.start() {
-                Ok(()) => return self.log.say("the driver is up"),
-                Err(error) => self.log.say(format!("the driver does not start: {error}")),
+                Ok(()) => return self.log.record("the driver is up"),
+                Err(error) => self.log.record(format!("the driver does not start: {error}")),
             }
         }
     }
 
-    /// Sends a request for a person, who tries again as long as nobody answers.
+    /// Sends a request as a user, and retries while the server does not respond.
     pub async fn send(&self, method: &str, path: &str, media: &str, body: Option<&Value>) -> (u16, Value) {
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         loop {
@@ -633,22 +649,22 @@ impl World {
         }
     }
 
-    /// Waits until all is as wanted, or too long.
+    /// Waits until the condition holds; fails after `TIMEOUT`.
     pub async fn until(&self, what: &str, is_so: impl Fn(&Checker) -> bool) -> Result<(), String> {
-        let mut commits = self.ledger.commits.subscribe();
+        let mut commits = self.commit_checker.commits.subscribe();
         let waiting = async {
             while !is_so(&self.checker()) {
-                if !self.log.is_whole() {
-                    return Err("a rule is broken".to_owned());
+                if !self.log.has_no_violations() {
+                    return Err("a rule is violated".to_owned());
                 }
-                // The sender lives as long as we do.
+                // The sender is a field of the world and outlives this wait.
                 let _ = commits.changed().await;
             }
             Ok(())
         };
-        match tokio::time::timeout(PATIENCE, waiting).await {
+        match tokio::time::timeout(TIMEOUT, waiting).await {
             Ok(result) => result,
-            Err(_) => Err(format!("in vain: {what}")),
+            Err(_) => Err(format!("timed out waiting until {what}")),
         }
     }
 }

@@ -1,23 +1,23 @@
-//! A share of what `cargo run -p sim` can do, small enough for every change: `docs/design/simulation.md` has the rest.
+//! A small share of what `cargo run -p sim` can do, for every change. `docs/design/simulation.md` describes the rest.
 
-use sim::{Plan, Story, Strike, Tally, When, stories};
+use sim::{Fault, RunConfig, Story, Totals, Trigger, stories};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-fn calm(story: &'static Story) -> Plan {
-    Plan { story, seed: 1, storm: false, strike: None }
+fn calm(story: &'static Story) -> RunConfig {
+    RunConfig { story, seed: 1, random_faults: false, fault: None }
 }
 
 fn exact() -> impl Iterator<Item = &'static Story> {
     stories::ALL.iter().filter(|story| story.exact)
 }
 
-/// Runs on all cores there are.
+/// Number of CPU cores.
 fn jobs() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
 
-/// Does this with each, on all cores.
+/// Applies `work` to each item, on all cores.
 fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let done = || std::iter::from_fn(|| items.get(next.fetch_add(1, Ordering::Relaxed))).map(&work).collect::<Vec<R>>();
@@ -27,14 +27,19 @@ fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> 
     })
 }
 
-fn assert_whole(tally: &Tally, runs_min: u64) {
+fn assert_whole(tally: &Totals, runs_min: u64) {
     assert!(tally.failures.is_empty() && tally.runs >= runs_min, "{}", tally.text());
 }
 
-/// The same seed is the same run, step by step, on another thread of the same process as in another process.
+/// The same seed gives the same run on another thread, step by step.
 #[test]
 fn the_same_seed_is_the_same_run() {
-    let plan = |seed| Plan { story: stories::find("anything").expect("it is there"), seed, storm: true, strike: None };
+    let plan = |seed| RunConfig {
+        story: stories::find("anything").expect("a known story"),
+        seed,
+        random_faults: true,
+        fault: None,
+    };
     let (one, other) = (plan(7).run(), plan(7).run());
     let differs = one.lines.iter().zip(&other.lines).find(|(one, other)| one != other);
     assert_eq!(differs, None);
@@ -42,112 +47,113 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(plan(8).run().lines, other.lines);
 }
 
-/// Each life of the controllers writes once and is killed before it hears the answer: the stories end as ever. (`reclaimed` once did not.)
-/// The other stories take longer: `cargo run -p sim -- --story NAME --replay 1 --strike kill-controllers`.
+/// Each controller process is killed after its first write, before it gets the response, and the stories end as
+/// without faults. (`reclaimed` once did not.) For the other stories: `cargo run -p sim -- --story NAME --replay 1
+/// --fault kill-controllers`.
 #[test]
-fn controllers_that_die_after_every_write_get_there() {
+fn controllers_killed_after_every_write_finish() {
     const SHARE: [&str; 7] =
         ["retained", "orphaned", "moved", "changed_for_new_claims", "protected", "reclaimed", "policy_edited"];
     let stories = exact().filter(|story| SHARE.contains(&story.name));
-    let tally = sim::every(stories, Strike::KillControllers, 1, jobs(), |_| {});
+    let tally = sim::every(stories, Fault::KillControllers, 1, jobs(), |_| {});
     assert_whole(&tally, 7);
     assert!(tally.faults["kill-controllers"] > 7 * 10, "{}", tally.text());
 }
 
-/// The server crashes with its disk after every write of the controllers. (`deleted_along` once did not end: `cargo run -p sim -- --every 1
-/// --strike crash-server` has all stories.)
+/// The server crashes with its disk after every write of the controllers. (`deleted_along` once did not end. `cargo
+/// run -p sim -- --every 1 --fault crash-server` runs all stories.)
 #[test]
-fn a_server_that_crashes_after_every_write_gets_there() {
+fn a_server_that_crashes_after_every_write_finishes() {
     let stories = exact().filter(|story| ["protected", "policy_edited"].contains(&story.name));
-    let tally = sim::every(stories, Strike::CrashServer, 1, jobs(), |_| {});
+    let tally = sim::every(stories, Fault::CrashServer, 1, jobs(), |_| {});
     assert_whole(&tally, 2);
     assert!(tally.faults["crash-server"] > 2 * 10, "{}", tally.text());
 }
 
-/// Whoever leads is cut off for longer than its lease lasts, another takes over, and what the first one had sent arrives after that.
+/// The leader is disconnected for longer than its lease, another process leads, and then the requests of the first
+/// one arrive.
 #[test]
-fn what_arrives_from_an_earlier_term_changes_no_end() {
-    let story = stories::find("handed_over").expect("it is there");
-    let tally = sim::points(story, &[Strike::CutOff], 40, jobs(), |_| {});
+fn late_requests_of_an_earlier_term_change_no_final_state() {
+    let story = stories::find("handed_over").expect("a known story");
+    let tally = sim::points(story, &[Fault::CutOff], 40, jobs(), |_| {});
     assert_whole(&tally, 3);
     assert!(tally.faults["held-up"] > 0, "{}", tally.text());
 }
 
-/// A write that its sender believes lost arrives 8 s later: what the journal said first is not said again, and nothing is lost. (The journal
-/// once kept such an entry for ever.)
+/// A write arrives 8 s after its sender saw a broken connection. It must not restore an old journal entry, and
+/// nothing is lost. (Such an entry once stayed in the journal forever.)
 #[test]
-fn what_arrives_late_takes_nothing_back() {
-    let story = stories::find("protected").expect("it is there");
-    let tally = sim::points(story, &[Strike::LateWrite], 1, jobs(), |_| {});
+fn late_writes_revert_nothing() {
+    let story = stories::find("protected").expect("a known story");
+    let tally = sim::points(story, &[Fault::LateWrite], 1, jobs(), |_| {});
     assert_whole(&tally, 15);
     assert!(tally.faults["late"] >= 15, "{}", tally.text());
 }
 
-/// Who deletes a namespace and makes it anew keeps what is in the new one, also when deletions of the old one's content arrive late. (It was
-/// emptied once more.)
+/// A namespace that is deleted and created again keeps its new content, even if deletions of the old content arrive
+/// late. (It was once emptied again.)
 #[test]
-fn a_namespace_that_comes_back_is_left_alone() {
-    let story = stories::find("emptied").expect("it is there");
-    let tally = sim::points(story, &[Strike::LateWrite], 14, jobs(), |_| {});
+fn a_recreated_namespace_keeps_its_content() {
+    let story = stories::find("emptied").expect("a known story");
+    let tally = sim::points(story, &[Fault::LateWrite], 14, jobs(), |_| {});
     assert_whole(&tally, 6);
 }
 
-/// How each strike shows among the faults of a run.
-fn fault_of(strike: Strike) -> &'static str {
-    match strike {
-        Strike::Conflict | Strike::Refusal => "refused",
-        Strike::LostAnswer => "answer-lost",
-        Strike::Duplicate => "duplicated",
-        Strike::LateWrite => "late",
-        strike => strike.name(),
+/// Name in the log of the fault that this causes.
+fn fault_of(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Conflict | Fault::Refusal => "refused",
+        Fault::LostAnswer => "answer-lost",
+        Fault::Duplicate => "duplicated",
+        Fault::LateWrite => "late",
+        fault => fault.name(),
     }
 }
 
-/// Tells a story, and, if it always ends alike, once more with something that strikes it a few times; what is wrong with it, and what struck. That is
-/// up to its place in the list.
-fn told_and_struck(place: usize, story: &'static Story) -> (Vec<String>, Option<Strike>) {
+/// Runs a story without faults and, if it is exact, again with a fault at several writes. Returns failures and the
+/// fault, which depends on the position in the list.
+fn run_without_and_with_fault(place: usize, story: &'static Story) -> (Vec<String>, Option<Fault>) {
     const TIMES: u64 = 3;
     let reference = calm(story).run();
-    let mut wrong: Vec<String> = reference.broken.iter().map(|why| format!("{}: {why}", calm(story))).collect();
-    // Writes of others do not count where it strikes over and over.
-    let points =
-        |strike: Strike| if strike.is_for_calls() { reference.counted.calls } else { reference.counted.requests };
-    let turns = Strike::ALL.into_iter().cycle().skip(place).take(Strike::ALL.len());
-    let turn = turns.into_iter().find(|strike| story.exact && points(*strike) > TIMES);
-    if let Some(strike) = turn {
-        let plan = Plan { strike: Some((When::Every((points(strike) / TIMES).max(2)), strike)), ..calm(story) };
+    let mut wrong: Vec<String> = reference.violations.iter().map(|why| format!("{}: {why}", calm(story))).collect();
+    // Repeated faults count writes of controllers only.
+    let points = |fault: Fault| if fault.is_for_calls() { reference.counted.calls } else { reference.counted.requests };
+    let turns = Fault::ALL.into_iter().cycle().skip(place).take(Fault::ALL.len());
+    let turn = turns.into_iter().find(|fault| story.exact && points(*fault) > TIMES);
+    if let Some(fault) = turn {
+        let plan = RunConfig { fault: Some((Trigger::Every((points(fault) / TIMES).max(2)), fault)), ..calm(story) };
         let outcome = plan.run();
-        wrong.extend(outcome.broken.iter().map(|why| format!("{plan}: {why}")));
-        let may_differ = strike.changes_the_end() || (strike == Strike::KillAll && outcome.excused);
+        wrong.extend(outcome.violations.iter().map(|why| format!("{plan}: {why}")));
+        let may_differ = fault.changes_final_state() || (fault == Fault::KillAll && outcome.excused);
         if outcome.end != reference.end && !may_differ {
-            wrong.push(format!("{plan}: it ends differently:\n{}instead of\n{}", outcome.end, reference.end));
+            wrong.push(format!("{plan}: the final state is\n{}expected\n{}", outcome.end, reference.end));
         }
-        if outcome.faults.get(fault_of(strike)).is_none_or(|times| *times < 2) {
-            wrong.push(format!("{plan}: it has not struck twice"));
+        if outcome.faults.get(fault_of(fault)).is_none_or(|times| *times < 2) {
+            wrong.push(format!("{plan}: the fault was injected fewer than 2 times"));
         }
     }
     (wrong, turn)
 }
 
-/// R14, O5, T16, H8 among others: every story ends as it should when nothing goes wrong, and so it does when it is struck. A story that is added
-/// takes part by itself. All points take longer: `cargo run -p sim -- --points`.
+/// R14, O5, T16, H8 among others: every story reaches its final state without faults and with a fault. A new story
+/// takes part automatically. For all writes: `cargo run -p sim -- --points`.
 #[test]
-fn every_story_is_told_and_struck() {
+fn every_story_runs_without_and_with_a_fault() {
     let all: Vec<(usize, &'static Story)> = stories::ALL.iter().enumerate().collect();
-    let (wrong, struck): (Vec<Vec<String>>, BTreeSet<Option<Strike>>) =
-        each(&all, |(place, story)| told_and_struck(*place, story)).into_iter().unzip();
+    let (wrong, injected): (Vec<Vec<String>>, BTreeSet<Option<Fault>>) =
+        each(&all, |(place, story)| run_without_and_with_fault(*place, story)).into_iter().unzip();
     let wrong = wrong.concat();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let idle: Vec<Strike> = Strike::ALL.into_iter().filter(|strike| !struck.contains(&Some(*strike))).collect();
-    assert!(idle.is_empty(), "these have struck nowhere: {idle:?}");
+    let idle: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| !injected.contains(&Some(*fault))).collect();
+    assert!(idle.is_empty(), "these faults were not injected: {idle:?}");
 }
 
-/// Controllers that follow the same objects all have missed something, and each of them is told so once.
+/// All controllers that watch the same objects miss events, and each of them gets 410 once.
 #[test]
-fn whoever_missed_an_event_has_to_list() {
-    let story = stories::find("retained").expect("it is there");
-    let outcome = Plan { strike: Some((When::At(40), Strike::MissedEvent)), ..calm(story) }.run();
-    assert_eq!(outcome.broken, [] as [&str; 0]);
+fn controllers_that_missed_an_event_list_again() {
+    let story = stories::find("retained").expect("a known story");
+    let outcome = RunConfig { fault: Some((Trigger::At(40), Fault::MissedEvent)), ..calm(story) }.run();
+    assert_eq!(outcome.violations, [] as [&str; 0]);
     let mut told: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for line in outcome.lines.iter().filter_map(|line| line.split("FAULT watch-forgotten: ").nth(1)) {
         let (account, path) = line.split_once(" GET ").expect("a watch");
@@ -159,22 +165,24 @@ fn whoever_missed_an_event_has_to_list() {
     assert!(told.values().any(|accounts| accounts.len() > 1), "{told:?}");
 }
 
-/// R14, O5, T16, H8: every gate, of controllers and of the server, goes off and on in the middle of a scale-down, a rollout, a growth, a
-/// reclaim and a deletion.
+/// R14, O5, T16, H8: every gate of controllers and server goes off and on during a scale-down, a rollout, an
+/// expansion, a reclaim and a deletion.
 #[test]
-fn every_gate_goes_off_and_on_in_the_middle_of_everything() {
-    let story = stories::find("flipped").expect("it is there");
-    let (mut hands, mut flips) = (BTreeSet::new(), BTreeSet::new());
+fn every_gate_goes_off_and_on_during_every_operation() {
+    let story = stories::find("flipped").expect("a known story");
+    let (mut combinations, mut flips) = (BTreeSet::new(), BTreeSet::new());
     let mut middles: BTreeMap<usize, usize> = BTreeMap::new();
-    let plans = (1..=500).map(|seed| Plan { seed, ..calm(story) }).filter(|plan| hands.insert(plan.hand()));
-    let plans: Vec<Plan> = plans.collect();
+    let plans = (1..=500)
+        .map(|seed| RunConfig { seed, ..calm(story) })
+        .filter(|plan| combinations.insert(plan.gate_combination()));
+    let plans: Vec<RunConfig> = plans.collect();
     for (plan, outcome) in each(&plans, |plan| (*plan, plan.run())) {
-        assert!(outcome.broken.is_empty(), "{plan}: {:?}", outcome.broken);
+        assert!(outcome.violations.is_empty(), "{plan}: {:?}", outcome.violations);
         let said: Vec<&str> = outcome.lines.iter().filter_map(|line| line.split("OPERATOR ").nth(1)).collect();
         let flip = said.windows(2).filter(|lines| lines[0].starts_with("flips "));
         for (phase, lines) in flip.enumerate() {
             flips.insert((phase, lines[1].to_owned()));
-            *middles.entry(phase).or_default() += usize::from(lines[0] == "flips in the middle");
+            *middles.entry(phase).or_default() += usize::from(lines[0] == "flips during the operation");
         }
     }
     let flip = |gate: &str| format!("{gate}={}", !object::Gates::default().on(gate));
@@ -184,40 +192,40 @@ fn every_gate_goes_off_and_on_in_the_middle_of_everything() {
     let wanted: BTreeSet<(usize, String)> =
         wanted.flat_map(|flip| (0..5).map(move |phase| (phase, flip.clone()))).collect();
     assert_eq!(flips, wanted);
-    // Most of them; what is begun is sometimes over with the last write that was waited for.
-    assert!(middles.values().all(|count| 4 * count > 3 * hands.len()), "of {}: {middles:?}", hands.len());
+    // Most flips happen during the operation. Sometimes the operation ends with the write that the flip waits for.
+    assert!(middles.values().all(|count| 4 * count > 3 * combinations.len()), "of {}: {middles:?}", combinations.len());
 }
 
 #[test]
-fn storms_break_nothing() {
+fn random_faults_violate_no_rule() {
     let tally = sim::seeds(1000, 8, None, jobs(), |_| {});
     assert_whole(&tally, 8);
     assert!(tally.faults.len() > 8, "{}", tally.text());
 }
 
-/// Somebody lists what selectors take all the time, and it is compared with what was committed.
+/// Lists with selectors are compared with the committed state during the whole run.
 #[test]
 fn lists_are_compared_with_what_was_committed() {
-    let told = |story: &str| calm(stories::find(story).expect("it is there")).run().lines;
+    let told = |story: &str| calm(stories::find(story).expect("a known story")).run().lines;
     let lines = [told("troubled"), told("labelled")].concat();
     for part in ["phase%3DRunning", "pod-name", "=controller-revision-hash", "=!controller-revision-hash"] {
         let of_part = lines.iter().filter(|line| line.contains("the list ") && line.contains(part));
-        let compared = of_part.filter(|line| line.ends_with(" objects as committed") && !line.contains(" has 0 "));
-        assert!(compared.count() > 0, "no list of {part} with anything in it was compared");
+        let compared = of_part.filter(|line| line.ends_with(" committed objects") && !line.contains(" has the 0 "));
+        assert!(compared.count() > 0, "no non-empty list of {part} was compared");
     }
 }
 
-/// Bad input gets one sentence and exit code 2.
+/// Wrong arguments give one sentence and exit code 2.
 #[test]
-fn wrong_arguments_get_a_sentence() {
+fn wrong_arguments_give_one_sentence() {
     for (args, sentence) in [
-        (&["--story", "nobody"][..], "there is no story \"nobody\"; --list names them"),
-        (&["--strike", "hard"], "there is no strike \"hard\"; there are kill-controllers"),
-        (&["--stride", "0"], "--stride and --every are at least 1"),
-        (&["--strike", "conflict"], "--strike goes with --points, --every or --replay"),
+        (&["--story", "nobody"][..], "unknown story \"nobody\"; --list prints the names"),
+        (&["--fault", "hard"], "unknown fault \"hard\"; use one of kill-controllers"),
+        (&["--stride", "0"], "--stride and --every must be at least 1"),
+        (&["--fault", "conflict"], "--fault requires --points, --every or --replay"),
         (
-            &["--replay", "1", "--strike", "refusal"],
-            "where refusal strikes every write, nobody can get on: take --every 2 or more",
+            &["--replay", "1", "--fault", "refusal"],
+            "refusal at every write prevents all progress: use --every 2 or more",
         ),
     ] {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_sim")).args(args).output().expect("it runs");
@@ -227,7 +235,7 @@ fn wrong_arguments_get_a_sentence() {
     }
 }
 
-/// Another process says the same.
+/// A second process logs the same run.
 #[test]
 fn a_replay_in_another_process_is_the_same_run() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_sim"))
@@ -235,8 +243,18 @@ fn a_replay_in_another_process_is_the_same_run() {
         .output()
         .expect("it runs");
     let text = String::from_utf8_lossy(&output.stdout);
-    let plan = Plan { story: stories::find("protected").expect("it is there"), seed: 5, storm: true, strike: None };
+    let plan = RunConfig {
+        story: stories::find("protected").expect("a known story"),
+        seed: 5,
+        random_faults: true,
+        fault: None,
+    };
     let lines = plan.run().lines;
-    assert!(text.starts_with(&lines.join("\n")), "{} lines here, {} there", lines.len(), text.lines().count());
+    assert!(
+        text.starts_with(&lines.join("\n")),
+        "{} lines in this process, {} in the other",
+        lines.len(),
+        text.lines().count()
+    );
     assert!(output.status.success(), "{text}");
 }

@@ -1,7 +1,8 @@
-//! What a CSI driver answers to all calls but the one for a new volume: growth, attributes, room, its name, and failures of any of them.
+//! Responses of a CSI driver to all calls except CreateVolume: expansion, modification, capacity, driver name, and
+//! failures.
 //!
-//! The first byte of an input is the call, the rest its answer. Whatever that is, the server takes what is written because of it, no volume
-//! becomes smaller, and what happened can be told.
+//! The first byte of an input selects the call, the rest is the response. With any response, the server must accept
+//! the resulting writes and events, and no volume may shrink.
 
 use super::requests::{Session, send};
 use crate::Reader;
@@ -53,20 +54,20 @@ async fn read(server: &Running, input: &[u8]) -> String {
                 let grown = Expanded { bytes: answer.capacity_bytes, node_part: answer.node_expansion_required };
                 grow(server, Ok(grown)).await
             }
-            Err(_) => "no answer".to_owned(),
+            Err(_) => "not a response".to_owned(),
         },
         1 => grow(server, Err(failure(answer))).await,
         2 => change_attributes(server, Err(failure(answer))).await,
         3 => match v1::GetCapacityResponse::decode(answer) {
             Ok(answer) => {
-                tell_room(server, answer.available_capacity, answer.maximum_volume_size, DRIVER).await;
+                write_capacity(server, answer.available_capacity, answer.maximum_volume_size, DRIVER).await;
                 "room".to_owned()
             }
-            Err(_) => "no answer".to_owned(),
+            Err(_) => "not a response".to_owned(),
         },
         4 => match v1::GetPluginInfoResponse::decode(answer) {
             Ok(answer) if csi::is_driver_name(&answer.name) => {
-                tell_room(server, 1, None, &answer.name).await;
+                write_capacity(server, 1, None, &answer.name).await;
                 let mut volume = volume();
                 volume.put(&["spec", "csi", "driver"], answer.name.as_str());
                 must(server, Method::POST, "/api/v1/persistentvolumes", &volume).await;
@@ -74,29 +75,29 @@ async fn read(server: &Running, input: &[u8]) -> String {
                 "a name".to_owned()
             }
             Ok(_) => "no name".to_owned(),
-            Err(_) => "no answer".to_owned(),
+            Err(_) => "not a response".to_owned(),
         },
         _ => {
             let failure = failure(answer);
             let words = format!("{:?}", failure.code);
             match judge(&super::driver::intent(), Err(failure), &mut Doubt::default(), jiff::Timestamp::UNIX_EPOCH) {
                 Outcome::Open { why } | Outcome::Refused { why, .. } | Outcome::Reschedule { why } => {
-                    tell(server, &Event::warning("ProvisioningFailed", why)).await;
+                    write_event(server, &Event::warning("ProvisioningFailed", why)).await;
                     words
                 }
-                other => panic!("a refusal is no volume: {other:?}"),
+                other => panic!("a failed call returned a volume: {other:?}"),
             }
         }
     }
 }
 
-/// A failure: a byte for its code, and its words.
+/// A failure: one byte for the code, the rest is the message.
 fn failure(answer: &[u8]) -> Failure {
     let (code, message) = answer.split_first().unwrap_or((&0, &[]));
     Failure::new(CODES[usize::from(*code) % CODES.len()], String::from_utf8_lossy(message))
 }
 
-/// A claim that asks for more than it has, and its volume.
+/// Resizes a claim that requests more than its volume has.
 async fn grow(server: &Running, answer: Result<Expanded, Failure>) -> String {
     let (claim, volume) = pair(server).await;
     let (mut memory, now) = (resize::Memory::default(), jiff::Timestamp::UNIX_EPOCH);
@@ -125,7 +126,7 @@ async fn change_attributes(server: &Running, answer: Result<(), Failure>) -> Str
     words
 }
 
-/// What the resizer writes and says.
+/// Writes the patches and events of the resizer.
 async fn write(server: &Running, done: Finish) {
     if let Some(patch) = &done.volume {
         must(server, Method::PATCH, VOLUME, patch).await;
@@ -134,20 +135,20 @@ async fn write(server: &Running, done: Finish) {
         must(server, Method::PATCH, &format!("{CLAIM}/status"), patch).await;
     }
     if let Some(event) = &done.event {
-        tell(server, event).await;
+        write_event(server, event).await;
     }
 }
 
-async fn tell_room(server: &Running, bytes: i64, largest_bytes: Option<i64>, driver: &str) {
+async fn write_capacity(server: &Running, bytes: i64, largest_bytes: Option<i64>, driver: &str) {
     let want = Want { class: "c".to_owned(), parameters: Default::default(), place: Default::default() };
     let object = capacity::object(&want, driver, "default", Available { bytes, largest_bytes });
     let path = "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities";
     let stored = must(server, Method::POST, path, &object).await;
-    assert!(capacity::is_current(&stored, &object), "it would be written for ever: {stored}");
+    assert!(capacity::is_current(&stored, &object), "the capacity would be written again forever: {stored}");
     must(server, Method::DELETE, &format!("{path}/{}", capacity::object_name(&want, driver)), &json!({})).await;
 }
 
-async fn tell(server: &Running, event: &Event) {
+async fn write_event(server: &Running, event: &Event) {
     let object = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"generateName": "e", "namespace": "default"},
         "involvedObject": {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "c"},
@@ -185,7 +186,7 @@ fn driver() -> Driver {
     Driver { name: DRIVER.to_owned(), can, options: Options::default() }
 }
 
-/// Whatever there is goes, with its finalizers.
+/// Deletes the claim and the volume, with their finalizers.
 async fn clear(server: &Running) {
     for path in [CLAIM, VOLUME] {
         let get = Request::get(path).body(Bytes::new()).expect("a path");

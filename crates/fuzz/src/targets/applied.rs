@@ -1,6 +1,6 @@
-//! Server-side apply against a model: a map whose members have values and owners.
+//! Compares server-side apply with a model: a map whose members have values and owners.
 //!
-//! Each two bytes of the input are a write: who, how, which keys, which values.
+//! Each two bytes of the input are one write: manager, operation, keys and values.
 
 use object::access::Access;
 use object::apply::{Writer, apply, track};
@@ -12,28 +12,29 @@ use std::fmt::Debug;
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 const MANAGERS: [&str; 3] = ["one", "two", "three"];
 const WRITES_MAX: usize = 24;
-/// The owner of all that is there when somebody first applies to what was not tracked.
+/// The owner that untracked fields get at the first apply.
 pub const BEFORE_FIRST_APPLY: (&str, bool) = ("before-first-apply", false);
 
-/// Owners are managers with how they wrote: an apply and an update of the same name are two.
+/// An owner is a manager and its operation (apply or not): the same name with apply and update gives two owners.
 pub type Owners = BTreeSet<(&'static str, bool)>;
 type Members = BTreeMap<&'static str, (String, Owners)>;
 type Data = BTreeMap<&'static str, String>;
 
-/// What is expected of an object that several managers write.
+/// Expected state of an object that several managers write.
 pub trait Model: Clone + Debug + Default {
     type Written: Debug;
-    /// A write of the whole, by a manager whose fields are tracked or by nobody.
+    /// Replaces the object. Without a manager the write is not tracked.
     fn update(&mut self, manager: Option<&'static str>, written: &Self::Written);
-    /// A configuration: `None` is a conflict.
+    /// Applies a configuration. Returns `None` on a conflict.
     fn applied(&self, manager: &'static str, written: &Self::Written, force: bool) -> Option<Self>;
-    /// Everything becomes the property of whoever was there before the first apply.
-    fn give_to_those_before(&mut self);
+    /// Makes `BEFORE_FIRST_APPLY` the owner of all fields.
+    fn own_untracked(&mut self);
     fn compare(&self, live: &Value);
 }
 
-/// Has an object and its model written, and compares them after each write: who and how, what, and the object that says so.
-pub fn play<M: Model>(kind: &str, writes: impl Iterator<Item = (u8, M::Written, Value)>) -> String {
+/// Performs the writes on an object and on its model, and compares both after each write. A write is two bytes
+/// (manager and operation), the data, and the object that contains the data.
+pub fn run_writes<M: Model>(kind: &str, writes: impl Iterator<Item = (u8, M::Written, Value)>) -> String {
     let ty = builtin_type(kind);
     let (mut model, mut live, mut words) = (M::default(), None::<Value>, String::new());
     for (second, (how, written, mut object)) in writes.enumerate() {
@@ -44,7 +45,7 @@ pub fn play<M: Model>(kind: &str, writes: impl Iterator<Item = (u8, M::Written, 
         let tracked = live.as_ref().is_none_or(|live| !live.items(&["metadata", "managedFields"]).is_empty());
         if updates {
             let before = live.as_ref();
-            // An update of what is there keeps its managed fields.
+            // An update must send the managed fields that are stored.
             if let Some(fields) = before.and_then(|live| live.at(&["metadata", "managedFields"])) {
                 object.put(&["metadata", "managedFields"], fields.clone());
             }
@@ -54,12 +55,12 @@ pub fn play<M: Model>(kind: &str, writes: impl Iterator<Item = (u8, M::Written, 
             words.push('u');
         } else {
             if !tracked {
-                model.give_to_those_before();
+                model.own_untracked();
             }
             match (apply(&ty, live.as_ref(), &object, &writer, force), model.applied(manager, &written, force)) {
                 (Ok(merged), Some(after)) => {
                     let again =
-                        apply(&ty, Some(&merged), &object, &writer, false).expect("the same again is no conflict");
+                        apply(&ty, Some(&merged), &object, &writer, false).expect("a repeated apply has no conflict");
                     assert_eq!(again, merged, "applying twice changes something");
                     (live, model) = (Some(merged), after);
                     words.push('a');
@@ -69,7 +70,7 @@ pub fn play<M: Model>(kind: &str, writes: impl Iterator<Item = (u8, M::Written, 
                     words.push('c');
                 }
                 (Ok(merged), None) => {
-                    panic!("no conflict where one is: {model:?} with {written:?} by {manager} makes {merged}")
+                    panic!("a conflict is missing: {model:?} with {written:?} by {manager} gives {merged}")
                 }
                 (Err(status), Some(_)) => panic!("{model:?} with {written:?} by {manager}: {}", status.message),
             }
@@ -95,7 +96,7 @@ pub fn read(input: &[u8]) -> String {
         }
         (pair[0], data, object)
     });
-    play::<Members>("io.k8s.api.core.v1.ConfigMap", writes)
+    run_writes::<Members>("io.k8s.api.core.v1.ConfigMap", writes)
 }
 
 impl Model for Members {
@@ -106,7 +107,7 @@ impl Model for Members {
     fn applied(&self, manager: &'static str, data: &Data, force: bool) -> Option<Members> {
         applied(self, manager, data, force)
     }
-    fn give_to_those_before(&mut self) {
+    fn own_untracked(&mut self) {
         self.values_mut().for_each(|(_, owners)| *owners = Owners::from([BEFORE_FIRST_APPLY]));
     }
     fn compare(&self, live: &Value) {
@@ -114,8 +115,8 @@ impl Model for Members {
     }
 }
 
-/// A write of the whole: who changes a value owns it alone, what is left out is gone. Where nobody owns anything any more, nobody comes to
-/// by an update: that is how tracking is switched off.
+/// Replaces the whole map. A changed value is owned by the writer alone, and omitted keys are removed. If no field
+/// has an owner, an update adds none, because tracking is off.
 fn update(model: &mut Members, manager: Option<&'static str>, data: &Data) {
     model.retain(|key, _| data.contains_key(key));
     for (key, value) in data {
@@ -133,7 +134,8 @@ fn update(model: &mut Members, manager: Option<&'static str>, data: &Data) {
     }
 }
 
-/// A configuration: `None` is a conflict. What its manager no longer names, and nobody else owns, goes.
+/// Applies a configuration. Returns `None` on a conflict. Keys that the manager omits are removed if they have no
+/// other owner.
 fn applied(model: &Members, manager: &'static str, data: &Data, force: bool) -> Option<Members> {
     let mut after = model.clone();
     let me = (manager, true);
@@ -175,6 +177,6 @@ fn compare(live: &Value, model: &Members) {
     for (key, (_, expected)) in model.iter().filter(|_| tracked) {
         let expected: BTreeSet<(String, bool)> =
             expected.iter().map(|(name, how)| ((*name).to_owned(), *how)).collect();
-        assert_eq!(owners.get(key).cloned().unwrap_or_default(), expected, "who owns {key} of {live}");
+        assert_eq!(owners.get(key).cloned().unwrap_or_default(), expected, "owners of {key} of {live}");
     }
 }

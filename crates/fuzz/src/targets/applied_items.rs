@@ -1,8 +1,10 @@
-//! Server-side apply against a model: a list whose items are known by their names, each with members that have values and owners.
+//! Compares server-side apply with a model: a list whose items are identified by name, with members that have values
+//! and owners.
 //!
-//! Each three bytes of the input are a write: who and how, and for each of three items whether it is there and what its members are.
+//! Each three bytes of the input are one write: manager and operation, and for each of three items its presence and
+//! its members.
 
-use super::applied::{BEFORE_FIRST_APPLY, Model, Owners, play};
+use super::applied::{BEFORE_FIRST_APPLY, Model, Owners, run_writes};
 use object::access::{Access, name};
 use object::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,10 +13,10 @@ const ITEMS: [&str; 3] = ["a", "b", "c"];
 const MEMBERS: [&str; 2] = ["image", "workingDir"];
 const WRITES_MAX: usize = 16;
 
-/// What is written: the items, and the members of each.
+/// The written items, with the members of each.
 type Written = BTreeMap<&'static str, BTreeMap<&'static str, &'static str>>;
 
-/// An item: who owns that it is there, who owns its name, and who owns which of its members.
+/// The owners of an item, of its name and of each of its members.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Item {
     owners: Owners,
@@ -30,7 +32,7 @@ pub fn read(input: &[u8]) -> String {
         let object = pod(&written);
         (write[0], written, object)
     });
-    play::<Items>("io.k8s.api.core.v1.Pod", writes)
+    run_writes::<Items>("io.k8s.api.core.v1.Pod", writes)
 }
 
 impl Model for Items {
@@ -41,7 +43,7 @@ impl Model for Items {
     fn applied(&self, manager: &'static str, written: &Written, force: bool) -> Option<Items> {
         applied(self, manager, written, force)
     }
-    fn give_to_those_before(&mut self) {
+    fn own_untracked(&mut self) {
         self.values_mut().for_each(|item| item.all().for_each(|owners| *owners = [BEFORE_FIRST_APPLY].into()));
     }
     fn compare(&self, live: &Value) {
@@ -49,7 +51,7 @@ impl Model for Items {
     }
 }
 
-/// Five bits for each item: whether it is there, and two for each member.
+/// Decodes five bits per item: presence, and two bits for each member.
 fn written(bits: u16) -> Written {
     let mut written = Written::new();
     for (at, item) in ITEMS.into_iter().enumerate() {
@@ -93,7 +95,8 @@ impl Item {
     }
 }
 
-/// A write of the whole: who adds something or changes a value owns it alone, what is left out is gone.
+/// Replaces the whole list. An added item or changed value is owned by the writer alone, and omitted items are
+/// removed.
 fn update(model: &mut Items, manager: Option<&'static str>, written: &Written) {
     let me = manager.map(|manager| (manager, false));
     model.retain(|item, _| written.contains_key(item));
@@ -108,8 +111,9 @@ fn update(model: &mut Items, manager: Option<&'static str>, written: &Written) {
     }
 }
 
-/// A configuration: `None` is a conflict. What its manager no longer names, and nobody else owns, goes; with an item goes whatever of
-/// it somebody else has set since, as upstream: who only changes a member does not own that the item is there.
+/// Applies a configuration. Returns `None` on a conflict. Items that the manager omits are removed if they have no
+/// other owner. A removed item loses all its members, as upstream: a manager that changed only a member does not own
+/// the item.
 fn applied(model: &Items, manager: &'static str, written: &Written, force: bool) -> Option<Items> {
     let mut after = model.clone();
     let me = (manager, true);
@@ -162,7 +166,7 @@ fn compare(live: &Value, model: &Items) {
         .map(|(item, it)| (*item, it.members.iter().map(|(member, (value, _))| (*member, *value)).collect()))
         .collect();
     assert_eq!(found, expected, "{model:?} is {live}");
-    assert_eq!(live.items(&["spec", "containers"]).len(), expected.len(), "an item is there twice: {live}");
+    assert_eq!(live.items(&["spec", "containers"]).len(), expected.len(), "an item occurs twice: {live}");
     let entries = live.items(&["metadata", "managedFields"]);
     if entries.is_empty() {
         return;
@@ -179,7 +183,7 @@ fn compare(live: &Value, model: &Items) {
         for (member, expected) in expected.chain(of_members) {
             let expected: BTreeSet<(String, bool)> =
                 expected.iter().map(|(name, how)| ((*name).to_owned(), *how)).collect();
-            assert_eq!(owners(&member), expected, "who owns {member} of {item} of {}", name(live));
+            assert_eq!(owners(&member), expected, "owners of {member} of {item} of {}", name(live));
         }
     }
 }

@@ -1,39 +1,39 @@
-//! Files of backups. Each input is read as it is, and once more with all checksums put right, as a stranger would who knows the format: only
-//! so do changes come past the checksums.
+//! Backup files. Each input is read unchanged, and again with all checksums corrected, because otherwise the
+//! checksums would hide every other change.
 //!
-//! A file is refused in a sentence, or read as exactly the rows that a second reader finds, which was written after `FORMAT.md` alone. Nobody
-//! makes room for a length before the bytes are there.
+//! A file must be refused with one sentence, or give exactly the rows that a second reader finds, which was written
+//! from `FORMAT.md` alone. No buffer may be allocated for a length before the bytes are read.
 
 use std::io::{self, Read};
 use store::backup::Reader;
 
 const HEADER_BYTES: usize = 28;
 const END: u32 = u32::MAX;
-/// As much as is read ahead at once, whatever a length says.
+/// Bytes that the reader may read ahead, whatever a length says.
 const AHEAD_BYTES_MAX: usize = 64 << 10;
 
-/// A key, the revisions that made it and wrote it, when it ends, and its value.
+/// Key, created revision, modified revision, expiry and value.
 type Found = (String, u64, u64, Option<u64>, Vec<u8>);
 type Contents = (u64, Vec<Found>);
 
 pub fn read(input: &[u8]) -> String {
-    format!("{}; put right: {}", judge(input), judge(&mended(input)))
+    format!("{}; put right: {}", compare(input), compare(&with_valid_checksums(input)))
 }
 
-fn judge(bytes: &[u8]) -> String {
+fn compare(bytes: &[u8]) -> String {
     match (ours(bytes), expected(bytes)) {
         (Ok(found), Some(expected)) => {
-            assert_eq!(found, expected, "it is read as something else");
+            assert_eq!(found, expected, "the rows differ");
             format!("{} rows", if expected.1.is_empty() { "no" } else { "some" })
         }
         (Err(why), None) => why,
-        (Ok(found), None) => panic!("a backup that is none is read as {found:?}"),
-        (Err(why), Some(_)) => panic!("a backup is refused: {why}"),
+        (Ok(found), None) => panic!("an invalid backup is read as {found:?}"),
+        (Err(why), Some(_)) => panic!("a valid backup is refused: {why}"),
     }
 }
 
 fn ours(bytes: &[u8]) -> Result<Contents, String> {
-    let mut reader = Reader::open(Sparing { left: bytes, given: 0 }).map_err(|error| error.to_string())?;
+    let mut reader = Reader::open(BoundedReader { left: bytes, given: 0 }).map_err(|error| error.to_string())?;
     let mut rows = Vec::new();
     loop {
         let page = reader.page().map_err(|error| error.to_string())?;
@@ -47,23 +47,27 @@ fn ours(bytes: &[u8]) -> Result<Contents, String> {
     }
 }
 
-/// Gives what there is, to buffers that are in proportion to what it has given.
-struct Sparing<'a> {
+/// Fails if a buffer is large compared with the bytes read so far.
+struct BoundedReader<'a> {
     left: &'a [u8],
     given: usize,
 }
 
-impl Read for Sparing<'_> {
+impl Read for BoundedReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let room = buffer.len();
-        assert!(room <= 2 * self.given + AHEAD_BYTES_MAX, "room for {room} bytes after {} were there", self.given);
+        assert!(
+            room <= 2 * self.given + AHEAD_BYTES_MAX,
+            "a buffer of {room} bytes after {} bytes were read",
+            self.given
+        );
         let got = self.left.read(buffer)?;
         self.given += got;
         Ok(got)
     }
 }
 
-/// The bytes, from the front.
+/// A cursor over the bytes.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -82,7 +86,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// What a backup says, if it is one.
+/// The content of a backup, or `None` if it is invalid.
 fn expected(file: &[u8]) -> Option<Contents> {
     let mut rest = Bytes(file);
     if rest.take(16)? != b"mainstay backup\n" || rest.u32()? != 1 {
@@ -121,8 +125,8 @@ fn expected_row(key: &[u8], row: &[u8]) -> Option<Found> {
     is_row.then(|| (key, created, modified, expires_at_s, rest.0.to_vec()))
 }
 
-/// The file with the right checksums for whatever its rows say, and with an end if it has none.
-fn mended(file: &[u8]) -> Vec<u8> {
+/// Corrects the checksums of all rows, and adds an end record if there is none.
+fn with_valid_checksums(file: &[u8]) -> Vec<u8> {
     let mut rest = Bytes(file);
     let Some(header) = rest.take(HEADER_BYTES) else { return file.to_vec() };
     let (mut out, mut rows, mut sum) = (header.to_vec(), 0, 0u64);
@@ -130,7 +134,7 @@ fn mended(file: &[u8]) -> Vec<u8> {
         let Some(row_length) = rest.u32() else { break };
         let both = (rest.take(key_length as usize), rest.take(row_length as usize));
         let (Some(key), Some(row)) = both else {
-            // What a length asks for is not there. It stays so: that, too, must be read.
+            // The file is shorter than this length says. It stays so, because such a file must be read too.
             out.extend_from_slice(&key_length.to_le_bytes());
             out.extend_from_slice(&row_length.to_le_bytes());
             break;
@@ -153,7 +157,7 @@ fn end(header: &[u8], rows: u64, sum: u64) -> Vec<u8> {
     [&counted[..], &crc(&[header, &counted]).to_le_bytes()].concat()
 }
 
-/// The mix of a row's checksum and the revision that wrote it.
+/// The hash of a row's checksum and of the revision that wrote it.
 fn mark(key: &[u8], row: &[u8]) -> Option<u64> {
     let modified = Bytes(row.get(13..)?).u64()?;
     let mut mix = modified.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(crc(&[key, &row[4..]]));
@@ -162,7 +166,7 @@ fn mark(key: &[u8], row: &[u8]) -> Option<u64> {
     Some(mix ^ (mix >> 31))
 }
 
-/// CRC-32 of the pieces, one after the other.
+/// CRC-32 of the concatenated pieces.
 fn crc(pieces: &[&[u8]]) -> u32 {
     let mut crc = !0u32;
     for byte in pieces.iter().flat_map(|piece| piece.iter()) {

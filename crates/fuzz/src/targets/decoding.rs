@@ -1,4 +1,4 @@
-//! From bytes to objects.
+//! Decoders of objects.
 
 use object::schema::builtin_type;
 use object::{Kinds, Value, decode, protobuf, schema};
@@ -6,13 +6,13 @@ use std::sync::OnceLock;
 
 static KINDS: OnceLock<Kinds> = OnceLock::new();
 
-/// Everybody's reader of JSON agrees with ours, but for depth: ours stops earlier.
+/// Accepts the same JSON as serde_json, except that our limit of depth is lower.
 pub fn json(input: &[u8]) -> String {
     let ours = decode::json(input);
     let theirs = serde_json::from_slice::<serde_json::Value>(input).map(Value::from);
     match (&ours, &theirs) {
         (Ok(ours), Ok(theirs)) => assert_eq!(&ours.value, theirs),
-        (Ok(ours), Err(error)) => panic!("read as {}, though {error}", ours.value),
+        (Ok(ours), Err(error)) => panic!("{} is accepted, but serde_json says: {error}", ours.value),
         (Err(status), Ok(theirs)) => {
             assert!(!theirs.is_object() || is_deep(theirs), "{theirs} is refused: {}", status.message);
         }
@@ -32,7 +32,7 @@ fn is_deep(value: &Value) -> bool {
     depth(value) >= decode::DEPTH_MAX
 }
 
-/// YAML that is JSON reads as JSON does.
+/// JSON parsed as YAML gives the same value.
 pub fn yaml(input: &[u8]) -> String {
     let ours = decode::yaml(input);
     if let (Ok(yaml), Ok(json)) = (&ours, decode::json(input)) {
@@ -41,7 +41,7 @@ pub fn yaml(input: &[u8]) -> String {
     conformed(ours)
 }
 
-/// What conforms once conforms again, and stays as it is.
+/// Conforming a conformed object again changes nothing.
 fn conformed(decoded: Result<decode::Decoded, object::Status>) -> String {
     let mut value = match decoded {
         Ok(decoded) => decoded.value,
@@ -60,7 +60,7 @@ fn conformed(decoded: Result<decode::Decoded, object::Status>) -> String {
                 let more = decode::conform(&ty, &mut twice).expect("it conforms");
                 assert_eq!((&twice, more.len()), (&once, 0), "of {value}");
                 words.push_str(&format!("{} unknown; ", unknown.len().min(3)));
-                // For readers that come after.
+                // Used by the following checks.
                 value = once;
             }
             Err(status) => words.push_str(&status.message),
@@ -69,7 +69,7 @@ fn conformed(decoded: Result<decode::Decoded, object::Status>) -> String {
     words
 }
 
-/// Bytes that Go clients send; what is read of them conforms, or says why not.
+/// Protobuf messages as Go clients send them. The decoded object conforms, or is refused with a reason.
 pub fn protobuf(input: &[u8]) -> String {
     let kinds = KINDS.get_or_init(Kinds::builtin);
     let read = protobuf::decode(input, |api_version, kind| {
@@ -89,7 +89,7 @@ pub fn protobuf(input: &[u8]) -> String {
             let mut read_back: Value = serde_json::from_str(&text).expect("what is stored can be read");
             match decode::conform(&ty, &mut read_back) {
                 Ok(unknown) => {
-                    assert!(unknown.is_empty(), "fields of a message that its kind does not know: {unknown:?}");
+                    assert!(unknown.is_empty(), "the message has fields that its kind does not have: {unknown:?}");
                     format!("a {kind}")
                 }
                 Err(status) => status.message,

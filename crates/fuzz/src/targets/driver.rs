@@ -1,5 +1,5 @@
-//! What a CSI driver answers when it is asked for a volume. Whatever it is, the volume's object is taken by the server, or refused as bad
-//! input, which makes the provisioner give the volume back; nothing in between.
+//! Responses of a CSI driver to CreateVolume. With any response, the server must accept the PV, or refuse it as
+//! invalid, so that the provisioner deletes the volume. No other outcome is allowed.
 
 use super::requests;
 use crate::Reader;
@@ -16,7 +16,7 @@ pub fn start() -> Box<dyn Reader> {
 }
 
 fn read(server: &mut dyn Reader, input: &[u8]) -> String {
-    let Ok(answer) = v1::CreateVolumeResponse::decode(input) else { return "no answer".to_owned() };
+    let Ok(answer) = v1::CreateVolumeResponse::decode(input) else { return "not a response".to_owned() };
     let volume = answer.volume.unwrap_or_default();
     let created = Created {
         handle: volume.volume_id,
@@ -34,7 +34,7 @@ fn read(server: &mut dyn Reader, input: &[u8]) -> String {
             server.read(request.as_bytes())
         }
         Outcome::Discard { why, .. } | Outcome::Open { why } => why,
-        other => panic!("an answer is no refusal: {other:?}"),
+        other => panic!("a response was handled as a failure: {other:?}"),
     }
 }
 

@@ -1,29 +1,30 @@
-//! JSON patches against a model of RFC 6902 and 6901 of its own: what comes out, and what is refused.
+//! Compares JSON patches with a model of RFC 6902 and 6901: the result, and which patches are refused.
 //!
-//! The model shares no code with what it judges. It does what the texts say, in the plainest way there is, and where the server means to differ
-//! it is told so by a name:
+//! The model shares no code with the server and follows the RFCs in the simplest way. Intended differences of the
+//! server are marked in the model by name:
 //!
-//! - *null for what is missing*: as upstream, a missing `value` is null, and `test` takes what is not there for null.
-//! - *limits*: how deep, how long and how much copied. A patch that is refused for one of them must be near it.
+//! - *null for what is missing*: as upstream, a missing `value` is null, and `test` treats a missing member as null.
+//!
+//! - *limits*: depth, number of operations and copied bytes. A patch refused for a limit must be near it.
 
 use object::{Value, patch};
 use serde_json::{Map, Number, Value as Json, json};
 use std::collections::BTreeSet;
 
-/// The server's limits, as `object::patch::json` has them.
+/// The server's limits, as in `object::patch::json`.
 const DEPTH_MAX: usize = 120;
 const OPERATIONS_MAX: usize = 10_000;
-/// Of what is copied it counts about the bytes, and at most five times as many.
-const COPIED_BYTES_NEAR: usize = (3 << 20) / 5;
+/// The server counts copied bytes approximately, at most five times the real number.
+const COPIED_BYTES_CLOSE: usize = (3 << 20) / 5;
 
-/// What a patch comes to, and how near it came to the limits on its way.
+/// The result of a patch, and the values that count for the limits.
 pub struct Patched {
     pub document: Result<Json, &'static str>,
     deepest: usize,
     copied_bytes: usize,
 }
 
-/// Compares what the server makes of a patch with what the model does, and gives its words.
+/// Compares the server's result with the model's, and describes it.
 pub fn compare(document: &Value, change: &Value) -> String {
     let model = apply(&document.clone().into(), &change.clone().into());
     match (patch::json(document, change), &model.document) {
@@ -36,7 +37,7 @@ pub fn compare(document: &Value, change: &Value) -> String {
             assert!(matches!(status.code, 400 | 413 | 422), "{} {}", status.code, status.message);
             let length = change.as_array().map_or(0, Vec::len);
             let is_near =
-                model.deepest > DEPTH_MAX || model.copied_bytes > COPIED_BYTES_NEAR || length > OPERATIONS_MAX;
+                model.deepest > DEPTH_MAX || model.copied_bytes > COPIED_BYTES_CLOSE || length > OPERATIONS_MAX;
             assert!(expected.is_err() || is_near, "{document} patched by {change}: {}", status.message);
             status.message
         }
@@ -44,7 +45,7 @@ pub fn compare(document: &Value, change: &Value) -> String {
 }
 
 fn apply(document: &Json, change: &Json) -> Patched {
-    let mut patched = Patched { document: Err("no list"), deepest: 0, copied_bytes: 0 };
+    let mut patched = Patched { document: Err("not a list"), deepest: 0, copied_bytes: 0 };
     let Json::Array(operations) = change else { return patched };
     let mut now = document.clone();
     for operation in operations {
@@ -64,8 +65,8 @@ fn apply(document: &Json, change: &Json) -> Patched {
 type Step<T> = Result<T, &'static str>;
 
 fn step(document: Json, operation: &Json, copied_bytes: &mut usize) -> Step<Json> {
-    let Json::Object(members) = operation else { return Err("no object") };
-    let text = |member: &str| members.get(member).and_then(Json::as_str).ok_or("a member that it needs");
+    let Json::Object(members) = operation else { return Err("not an object") };
+    let text = |member: &str| members.get(member).and_then(Json::as_str).ok_or("a required member is missing");
     let path = tokens(text("path")?)?;
     // null for what is missing
     let value = || members.get("value").cloned().unwrap_or(Json::Null);
@@ -76,13 +77,13 @@ fn step(document: Json, operation: &Json, copied_bytes: &mut usize) -> Step<Json
         "move" => {
             let from = tokens(text("from")?)?;
             if from.len() < path.len() && path.starts_with(&from) {
-                return Err("into itself");
+                return Err("moved into itself");
             }
             let (rest, moved) = take(document, &from)?;
             put(rest, &path, moved, true)
         }
         "copy" => {
-            let copied = find(&document, &tokens(text("from")?)?).ok_or("nothing there")?.clone();
+            let copied = find(&document, &tokens(text("from")?)?).ok_or("not found")?.clone();
             *copied_bytes += copied.to_string().len();
             put(document, &path, copied, true)
         }
@@ -95,10 +96,10 @@ fn step(document: Json, operation: &Json, copied_bytes: &mut usize) -> Step<Json
     }
 }
 
-/// RFC 6901: every token follows a slash; `~1` is a slash, `~0` a tilde, and no tilde is alone.
+/// RFC 6901: a slash precedes every token; `~1` is a slash, `~0` a tilde, and any other tilde is invalid.
 fn tokens(pointer: &str) -> Step<Vec<String>> {
     let Some(rest) = pointer.strip_prefix('/') else {
-        return if pointer.is_empty() { Ok(Vec::new()) } else { Err("no slash first") };
+        return if pointer.is_empty() { Ok(Vec::new()) } else { Err("no leading slash") };
     };
     rest.split('/').map(unescaped).collect()
 }
@@ -110,7 +111,7 @@ fn unescaped(token: &str) -> Step<String> {
             '~' => match rest.next() {
                 Some('0') => '~',
                 Some('1') => '/',
-                _ => return Err("a tilde alone"),
+                _ => return Err("an invalid tilde"),
             },
             other => other,
         });
@@ -118,7 +119,7 @@ fn unescaped(token: &str) -> Step<String> {
     Ok(plain)
 }
 
-/// The place in a list that a token names: digits, without a zero in front.
+/// The list index of a token: digits without a leading zero.
 fn index(token: &str) -> Option<usize> {
     let is_number = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_digit());
     (is_number && (token == "0" || !token.starts_with('0'))).then(|| token.parse().ok()).flatten()
@@ -134,7 +135,7 @@ fn find<'a>(document: &'a Json, path: &[String]) -> Option<&'a Json> {
     find(inner?, rest)
 }
 
-/// The document with a value at a place. What is new is added, or must have been there.
+/// Sets a value at a path. With `is_new` it is added, otherwise it must exist.
 fn put(document: Json, path: &[String], value: Json, is_new: bool) -> Step<Json> {
     let Some((first, rest)) = path.split_first() else { return Ok(value) };
     let is_last = rest.is_empty();
@@ -143,13 +144,13 @@ fn put(document: Json, path: &[String], value: Json, is_new: bool) -> Step<Json>
             let new = match members.remove(first) {
                 Some(before) => put(before, rest, value, is_new)?,
                 None if is_last && is_new => value,
-                None => return Err("nothing there"),
+                None => return Err("not found"),
             };
             members.insert(first.clone(), new);
             Ok(Json::Object(members))
         }
         Json::Array(mut items) if is_last && is_new => {
-            let at = if first == "-" { items.len() } else { index(first).ok_or("no index")? };
+            let at = if first == "-" { items.len() } else { index(first).ok_or("not an index")? };
             if at > items.len() {
                 return Err("beyond the end");
             }
@@ -157,21 +158,21 @@ fn put(document: Json, path: &[String], value: Json, is_new: bool) -> Step<Json>
             Ok(Json::Array(items))
         }
         Json::Array(mut items) => {
-            let at = index(first).filter(|at| *at < items.len()).ok_or("nothing there")?;
+            let at = index(first).filter(|at| *at < items.len()).ok_or("not found")?;
             items[at] = put(std::mem::take(&mut items[at]), rest, value, is_new)?;
             Ok(Json::Array(items))
         }
-        _ => Err("nothing there"),
+        _ => Err("not found"),
     }
 }
 
-/// The document without what was at a place, and that. Of the whole document nothing would be left, so it cannot be taken.
+/// Removes the value at a path. Returns the document without it, and the value. The whole document cannot be removed.
 fn take(document: Json, path: &[String]) -> Step<(Json, Json)> {
     let (first, rest) = path.split_first().ok_or("the whole document")?;
     let is_last = rest.is_empty();
     match document {
         Json::Object(mut members) => {
-            let before = members.remove(first).ok_or("nothing there")?;
+            let before = members.remove(first).ok_or("not found")?;
             if is_last {
                 return Ok((Json::Object(members), before));
             }
@@ -180,7 +181,7 @@ fn take(document: Json, path: &[String]) -> Step<(Json, Json)> {
             Ok((Json::Object(members), taken))
         }
         Json::Array(mut items) => {
-            let at = index(first).filter(|at| *at < items.len()).ok_or("nothing there")?;
+            let at = index(first).filter(|at| *at < items.len()).ok_or("not found")?;
             let before = items.remove(at);
             if is_last {
                 return Ok((Json::Array(items), before));
@@ -189,11 +190,11 @@ fn take(document: Json, path: &[String]) -> Step<(Json, Json)> {
             items.insert(at, left);
             Ok((Json::Array(items), taken))
         }
-        _ => Err("nothing there"),
+        _ => Err("not found"),
     }
 }
 
-/// RFC 6902, 4.6: numbers are equal by value, however they are written; the order of members means nothing.
+/// RFC 6902, 4.6: numbers are equal by value, whatever their notation, and the order of members does not matter.
 fn equal(one: &Json, other: &Json) -> bool {
     match (one, other) {
         (Json::Number(one), Json::Number(other)) => one == other || digits(one) == digits(other),
@@ -208,7 +209,7 @@ fn equal(one: &Json, other: &Json) -> bool {
     }
 }
 
-/// A number as it would be written without a point, where it needs none; minus zero is zero.
+/// The number without a fraction if it is whole. Minus zero is zero.
 fn digits(number: &Number) -> String {
     match number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0) {
         Some(float) => format!("{:.0}", float + 0.0),
@@ -225,24 +226,24 @@ fn depth(value: &Json) -> usize {
 }
 
 const KEYS: [&str; 8] = ["a", "b", "", "-", "0", "1", "~", "/"];
-/// As they stand in a pointer: what `KEYS` are, and what leads nowhere.
+/// Pointer tokens: the escaped `KEYS`, and tokens that match nothing.
 const TOKENS: [&str; 16] =
     ["a", "b", "", "-", "0", "1", "~0", "~1", "2", "01", "+1", "-1", "~", "~01", "~~0", "18446744073709551616"];
 
-/// Patches that mostly mean something: the input's bytes choose a document and operations on what may be in it.
+/// Patches that are mostly meaningful: the input's bytes choose a document and operations on its members.
 pub fn chosen(input: &[u8]) -> String {
     let mut choices = Choices(input.iter());
     let document = choices.value(3);
     let length = choices.below(6);
     let operations: Vec<Json> = (0..length).map(|_| choices.operation()).collect();
     let mut words = compare(&document.into(), &Json::from(operations.clone()).into());
-    // What was done is new even where the outcome is not.
+    // Performed operations are part of the description, even if the outcome is the same.
     let done: BTreeSet<&str> = operations.iter().filter_map(|operation| operation["op"].as_str()).collect();
     words.extend(done);
     words
 }
 
-/// Takes the input apart; when it is at its end, the first of what can be chosen is.
+/// Reads choices from the input. At its end, every choice is the first one.
 struct Choices<'a>(std::slice::Iter<'a, u8>);
 
 impl Choices<'_> {
@@ -284,7 +285,7 @@ impl Choices<'_> {
     fn operation(&mut self) -> Json {
         let op = ["add", "remove", "replace", "move", "copy", "test"][self.below(6)];
         let mut operation = json!({"op": op, "path": self.pointer()});
-        // What is not needed is there at times, and what is needed is not.
+        // Sometimes adds an unneeded member, or omits a required one.
         let extra = self.below(16);
         if (extra == 1) != matches!(op, "move" | "copy") {
             operation["from"] = self.pointer().into();
@@ -300,9 +301,9 @@ impl Choices<'_> {
 mod tests {
     use super::*;
 
-    /// What the appendix of RFC 6902 has examples of, so that the model itself is held to something.
+    /// The examples of the appendix of RFC 6902, as a test of the model itself.
     #[test]
-    fn the_model_does_what_the_examples_say() {
+    fn the_model_passes_the_examples_of_the_rfc() {
         let cases = [
             (json!({"x": "p"}), json!([{"op": "add", "path": "/q", "value": "r"}]), json!({"q": "r", "x": "p"})),
             (

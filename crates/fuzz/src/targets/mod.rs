@@ -1,4 +1,4 @@
-//! What reads input, and what must hold whatever it reads.
+//! The targets: the parsers under test, and the properties that must hold for every input.
 
 mod answers;
 mod applied;

@@ -1,4 +1,5 @@
-//! Patches: a document on the first line, a patch on the second. Merge patches do what the usual crate does, JSON patches what the model does.
+//! Patches: a document on the first line, a patch on the second. Merge patches are compared with the crate
+//! `json_patch`, JSON patches with a model.
 
 use super::json_patch;
 use object::schema::builtin_type;
@@ -7,7 +8,7 @@ use object::{Value, patch};
 pub fn read(input: &[u8]) -> String {
     let mut lines = input.splitn(2, |byte| *byte == b'\n');
     let mut next = || serde_json::from_slice::<Value>(lines.next().unwrap_or_default()).ok();
-    let (Some(document), Some(change)) = (next(), next()) else { return "no JSON".to_owned() };
+    let (Some(document), Some(change)) = (next(), next()) else { return "not JSON".to_owned() };
 
     let merged = patch::merge(&document, &change);
     let mut theirs = serde_json::Value::from(document.clone());
@@ -21,7 +22,7 @@ pub fn read(input: &[u8]) -> String {
             Ok(patched) => {
                 assert!(patched.is_object(), "{document} and {change} make {patched}");
                 let text = patched.to_string();
-                // What the document itself holds under that name is data, and not for a patch to lose.
+                // A document may contain a member of this name as data, which a patch must keep.
                 assert!(
                     !text.contains("\"$patch\"") || document.to_string().contains("\"$patch\""),
                     "directives are not kept: {document} and {change} make {patched}"

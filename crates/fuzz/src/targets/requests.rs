@@ -1,10 +1,11 @@
-//! Requests of somebody who may do everything, several after one another: paths, queries, selectors, bodies of all kinds, patches. Each is
-//! sent before by nobody in particular, and by somebody without rights: whatever would write is refused.
+//! Requests of a user with all permissions, several in sequence: paths, queries, selectors, bodies and patches. Each
+//! is first sent as an anonymous user and as a user without permissions, who must not be able to write.
 //!
-//! An input is requests with `--` on a line between them; the first line of each is method, path and media type, the rest is the body.
+//! An input is a list of requests, separated by lines with `--`. The first line of each is method, path and media
+//! type, the rest is the body.
 //!
-//! Whatever is sent, the server answers and does not call itself broken; a refusal says why; and what it has stored it can read, and
-//! takes back as it is.
+//! The server must answer each request without an internal error, and explain each refusal. Every stored object must
+//! be readable, and writing it back must change nothing.
 
 use crate::Reader;
 use bytes::Bytes;
@@ -19,15 +20,15 @@ use server::{Body, Env, Launch, Running, User};
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Runtime;
 
-/// Then the server is made anew: what is in it shall not grow for ever.
+/// After this many inputs a new server is started, so that its store does not grow without limit.
 const INPUTS_PER_SERVER: u32 = 300;
 
 pub fn start() -> Box<dyn Reader> {
     let mut session = Session::new();
-    Box::new(move |input: &[u8]| session.with(async |server| talk(server, input).await))
+    Box::new(move |input: &[u8]| session.with(async |server| run_requests(server, input).await))
 }
 
-/// A server, for one input after the other.
+/// A server that handles one input after the other.
 pub struct Session {
     runtime: Runtime,
     server: Option<Running>,
@@ -46,7 +47,7 @@ impl Session {
             self.server = None;
         }
         let runtime = &self.runtime;
-        // A server that panicked in the middle is not used again.
+        // A server that panicked is not used again.
         let server = self.server.take().unwrap_or_else(|| runtime.block_on(launch()));
         let result = runtime.block_on(work(&server));
         self.server = Some(server);
@@ -55,7 +56,7 @@ impl Session {
 }
 
 async fn launch() -> Running {
-    // Keys take a while to make.
+    // Generating keys takes long.
     static IDENTITY: OnceLock<Identity> = OnceLock::new();
     let make = || Identity::make(&["localhost".to_owned()], jiff::Timestamp::now()).expect("certificates");
     let launch = Launch {
@@ -72,7 +73,7 @@ async fn launch() -> Running {
     launch.start().await.expect("a server")
 }
 
-/// The parts of the input at lines that are `--`.
+/// Splits the input at lines that are `--`.
 fn parts(input: &[u8]) -> Vec<&[u8]> {
     let mut parts = Vec::new();
     let mut rest = input;
@@ -84,7 +85,7 @@ fn parts(input: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
-async fn talk(running: &Running, input: &[u8]) -> String {
+async fn run_requests(running: &Running, input: &[u8]) -> String {
     let mut words = String::new();
     for part in parts(input).into_iter().take(8) {
         let end = part.iter().position(|byte| *byte == b'\n').unwrap_or(part.len());
@@ -102,29 +103,30 @@ async fn talk(running: &Running, input: &[u8]) -> String {
             words.push_str("no request; ");
             continue;
         };
-        changes_nothing_for_strangers(running, &request).await;
+        check_unprivileged_users(running, &request).await;
         let (code, answer) = send(running, request).await;
         words.push_str(&format!("{code} {}; ", answer.text(&["message"])));
         let written = code < 300 && ["POST", "PUT", "PATCH"].contains(&method.as_str());
         if written && !uri.query().unwrap_or("").contains("dryRun") {
-            can_be_written_back(running, uri.path(), &method, &answer).await;
+            check_round_trip(running, uri.path(), &method, &answer).await;
         }
     }
     words
 }
 
-/// Whoever has no rights is refused whatever would write. (All may ask who they are and what they may.)
-async fn changes_nothing_for_strangers(running: &Running, request: &Request<Bytes>) {
+/// A user without permissions must not be able to write. (Every user may create reviews of the user's own identity
+/// and permissions.)
+async fn check_unprivileged_users(running: &Running, request: &Request<Bytes>) {
     let (method, path) = (request.method(), request.uri().path());
-    let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method) || asks_about_itself(method, path);
+    let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method) || is_self_review(method, path);
     for (name, group) in [("system:anonymous", "system:unauthenticated"), ("somebody", "system:authenticated")] {
         let (code, answer) = send_as(running, request.clone(), name, &[group]).await;
-        assert!(reads || code >= 400, "{method} {path} of {name} is done: {code} {answer}");
+        assert!(reads || code >= 400, "{method} {path} of {name} is accepted: {code} {answer}");
     }
 }
 
-/// Whether this is one of the questions that all may ask, which write nothing although they are posted.
-fn asks_about_itself(method: &Method, path: &str) -> bool {
+/// Whether this is a self-review. It is a POST, every user may send it, and it writes nothing.
+fn is_self_review(method: &Method, path: &str) -> bool {
     let parts = path.split('/').filter(|part| !part.is_empty());
     let parts: Vec<_> = parts.map(|part| percent_decode_str(part).decode_utf8_lossy()).collect();
     let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
@@ -136,12 +138,12 @@ fn asks_about_itself(method: &Method, path: &str) -> bool {
         )
 }
 
-/// Sends a request as one who may do everything.
+/// Sends a request as a user with all permissions.
 pub async fn send(running: &Running, request: Request<Bytes>) -> (u16, Value) {
     send_as(running, request, "admin", &["system:masters", "system:authenticated"]).await
 }
 
-/// What is streamed is not waited for.
+/// Sends a request. Does not wait for the body of a stream.
 async fn send_as(running: &Running, request: Request<Bytes>, name: &str, groups: &[&str]) -> (u16, Value) {
     let what = format!("{} {}", request.method(), request.uri());
     let groups = groups.iter().map(|group| (*group).to_owned()).collect();
@@ -153,8 +155,7 @@ async fn send_as(running: &Running, request: Request<Bytes>, name: &str, groups:
         Body::Stream(_) => return (code, Value::Null),
         body => body.collect().await.map(|body| body.to_bytes()).unwrap_or_default(),
     };
-    let answer =
-        if is_json { serde_json::from_slice(&bytes).expect("what calls itself JSON is it") } else { Value::Null };
+    let answer = if is_json { serde_json::from_slice(&bytes).expect("a JSON response is JSON") } else { Value::Null };
     assert!(
         (200..500).contains(&code) || code == 504,
         "{what} is answered with {code}: {}",
@@ -168,8 +169,8 @@ async fn send_as(running: &Running, request: Request<Bytes>, name: &str, groups:
     (code, answer)
 }
 
-/// An object that was taken once is read as it is and taken again, and nothing of it changes.
-async fn can_be_written_back(running: &Running, path: &str, method: &Method, answer: &Value) {
+/// An object that was accepted can be read and written back without a change.
+async fn check_round_trip(running: &Running, path: &str, method: &Method, answer: &Value) {
     let depth = path.split('/').filter(|part| !part.is_empty()).count();
     let subresource = path.ends_with("/status") || path.ends_with("/scale") || path.ends_with("/finalize");
     let name = answer.text(&["metadata", "name"]);
@@ -184,7 +185,7 @@ async fn can_be_written_back(running: &Running, path: &str, method: &Method, ans
     };
     let get = Request::get(&own).body(Bytes::new()).expect("a path");
     let (code, found) = send(running, get).await;
-    // A write may be what lets it go.
+    // The write may have removed the last finalizer of a deleted object.
     if code == 404 {
         return;
     }
@@ -192,7 +193,7 @@ async fn can_be_written_back(running: &Running, path: &str, method: &Method, ans
     let body = Bytes::from(found.to_string());
     let put = Request::put(&own).header("content-type", "application/json").body(body).expect("a path");
     let (code, again) = send(running, put).await;
-    assert!(code == 200 || code == 405, "what is stored at {own} is not taken back: {again}\n{found}");
+    assert!(code == 200 || code == 405, "the stored object {own} is refused: {again}\n{found}");
     if code == 200 {
         let version = |object: &Value| object.text(&["metadata", "resourceVersion"]).to_owned();
         assert_eq!(version(&again), version(&found), "{own} is changed by writing it back:\n{found}\n{again}");
@@ -204,12 +205,12 @@ fn encoded(name: &str) -> String {
 }
 
 #[test]
-fn only_questions_about_oneself_are_open_to_all() {
-    let post = |path: &str| asks_about_itself(&Method::POST, path);
+fn only_self_reviews_are_open_to_all_users() {
+    let post = |path: &str| is_self_review(&Method::POST, path);
     assert!(post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"));
     assert!(post("/apis/authorization.k8s.io/v1/%73elfsubjectrulesreview%73"));
     assert!(post("//apis/authentication.k8s.io/v1/selfsubjectreviews/"));
-    assert!(!asks_about_itself(&Method::PUT, "/apis/authentication.k8s.io/v1/selfsubjectreviews"));
+    assert!(!is_self_review(&Method::PUT, "/apis/authentication.k8s.io/v1/selfsubjectreviews"));
     for path in [
         "/api/v1/namespaces/default/configmaps/selfsubjectaccessreviews",
         "/api/v1/namespaces/selfsubjectreviews/configmaps",

@@ -1,4 +1,4 @@
-//! Selectors: what is read is written so that it reads the same, and selects the same.
+//! Selectors: the text form of a parsed selector parses to the same selector, which selects the same objects.
 
 use object::selector::{FieldSelector, LabelSelector};
 use object::{Map, json};
@@ -30,7 +30,7 @@ pub fn read(input: &[u8]) -> String {
     format!("{labels}; {fields}")
 }
 
-/// No labels, and labels that the selector speaks of.
+/// Label sets: an empty one, and some with labels that the selector names.
 fn samples(selector: &LabelSelector) -> Vec<Map> {
     let mut samples = vec![Map::new()];
     for pick in 0..3 {

@@ -1,8 +1,8 @@
-//! Files of the store with changes in them. The input says which: each four bytes are a place and what is done there, to the store's file
-//! or to the mark beside it. A byte more than that means that the process was killed, and not stopped, before.
+//! Damaged files of the store. Each four bytes of the input are a position and a change, in the store's file or in
+//! its mark file. An extra byte means that the process was killed before, and not stopped.
 //!
-//! The store opens with what it held, or is refused in a sentence; it does not serve anything else. Only where the mark no longer tells,
-//! the state before the last commit may be served, as a whole (`crates/store/FORMAT.md`).
+//! The store must open with its content, or be refused with one sentence. Only if the mark file is damaged too, it
+//! may open with the state before the last commit, as a whole (`crates/store/FORMAT.md`).
 
 use crate::Reader;
 use bytes::Bytes;
@@ -12,20 +12,20 @@ use store::{Embedded, Operation, Options, Range, Store, Txn};
 
 const INLINE: Options = Options { inline: true, bounds: store::Bounds { events_max: 100, bytes_max: 1 << 20 } };
 const COMMITS: u32 = 60;
-/// Commits after those, of which only the marks are kept.
+/// Later commits, of which only the marks are kept.
 const COMMITS_LATER: u32 = 4;
 const CHANGES_MAX: usize = 16;
 const MARK_BYTES: usize = 16;
 
 type Contents = (u64, Vec<(String, Bytes, u64)>);
 
-/// What there is to damage, and what was there at each of the last two commits.
-struct Truth {
+/// The files to damage, and the content after each of the last two commits.
+struct StoreFiles {
     stopped: Image,
     killed: Image,
     last: Contents,
     before: Contents,
-    /// The marks of all commits, also of those that came later, with their revisions.
+    /// The marks of all commits with their revisions, including later commits.
     marks: Vec<(u64, Vec<u8>)>,
 }
 
@@ -35,13 +35,13 @@ pub fn start() -> Box<dyn Reader> {
     Box::new(move |input: &[u8]| read(&truth, input))
 }
 
-async fn whole() -> Truth {
+async fn whole() -> StoreFiles {
     let disk = Crashable::default();
     let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).expect("a store");
     let (mut before, mut last, mut marks) = ((0, Vec::new()), (0, Vec::new()), Vec::new());
     for at in 0..COMMITS {
         commit(&*store, at).await;
-        // Deleting what is not there is no commit.
+        // Deleting a missing key is not a commit.
         if store.revision() > last.0 {
             before = std::mem::replace(&mut last, contents(&*store));
             marks.push((store.revision(), disk.kill().note));
@@ -57,7 +57,7 @@ async fn whole() -> Truth {
         marks.push((store.revision(), disk.kill().note));
     }
     assert!(marks.iter().all(|(_, mark)| mark.len() == MARK_BYTES), "each commit leaves a mark");
-    Truth { stopped, killed, last, before, marks }
+    StoreFiles { stopped, killed, last, before, marks }
 }
 
 async fn commit(store: &dyn Store, at: u32) {
@@ -76,7 +76,7 @@ fn contents(store: &dyn Store) -> Contents {
     (store.revision(), rows.collect())
 }
 
-fn read(truth: &Truth, input: &[u8]) -> String {
+fn read(truth: &StoreFiles, input: &[u8]) -> String {
     let changes = input.chunks_exact(4);
     let was_killed = !changes.remainder().is_empty();
     let image = if was_killed { &truth.killed } else { &truth.stopped };
@@ -90,19 +90,23 @@ fn read(truth: &Truth, input: &[u8]) -> String {
         }
     }
     let is_same = damaged.bytes == image.bytes;
-    // A mark that is none of those that were written cannot be read: its checksum is wrong.
+    // Any other mark has a wrong checksum and cannot be read.
     let written = |(revision, mark): &(u64, Vec<u8>)| damaged.note.starts_with(mark).then_some(*revision);
     let noted = truth.marks.iter().find_map(written);
     match Embedded::open_on(Arc::new(Crashable::from_image(damaged)), finish, INLINE) {
         Ok(store) => {
             let found = contents(&*store);
-            assert!(noted.is_none_or(|noted| noted <= found.0), "revision {noted:?} was noted, {} is served", found.0);
-            assert!(found == truth.last || found == truth.before, "something else is served");
-            if found == truth.last { "whole" } else { "as before the last commit" }.to_owned()
+            assert!(
+                noted.is_none_or(|noted| noted <= found.0),
+                "the mark has revision {noted:?}, the store serves {}",
+                found.0
+            );
+            assert!(found == truth.last || found == truth.before, "the store serves other content");
+            if found == truth.last { "the last commit" } else { "the commit before the last" }.to_owned()
         }
         Err(error) => {
             let is_ahead = noted.is_some_and(|noted| noted > truth.last.0);
-            assert!(!is_same || is_ahead, "a store that was not touched is refused: {error}");
+            assert!(!is_same || is_ahead, "an undamaged store is refused: {error}");
             error.to_string()
         }
     }
@@ -110,7 +114,7 @@ fn read(truth: &Truth, input: &[u8]) -> String {
 
 fn change_file(bytes: &mut Vec<u8>, used: usize, change: &[u8]) {
     let place = usize::from(u16::from_le_bytes([change[0], change[1]]));
-    // Small places are the header's, which deserves its share.
+    // Small positions change the header, which needs enough changes too.
     let at = if change[2] & 0x80 == 0 { place % 512 } else { (place * 97 + usize::from(change[3])) % (used + 1) };
     match (bytes.get_mut(at), change[2] & 3) {
         (Some(byte), 0) => *byte ^= 1 << (change[3] & 7),
@@ -125,7 +129,8 @@ fn change_file(bytes: &mut Vec<u8>, used: usize, change: &[u8]) {
     }
 }
 
-/// Bits and bytes, an early end (at its beginning: the mark is gone), or the mark of another commit, be it one that came later.
+/// Flips bits, changes bytes, truncates the mark (at length 0 it is missing), or replaces it by the mark of another
+/// commit, even of a later one.
 fn change_mark(mark: &mut Vec<u8>, marks: &[(u64, Vec<u8>)], change: &[u8]) {
     let place = usize::from(change[0]);
     match (mark.get_mut(place % MARK_BYTES), change[2] & 3) {

@@ -1,7 +1,7 @@
-//! Strategic merge patches against a model: labels, finalizers, and containers with an image and arguments.
+//! Compares strategic merge patches with a model: labels, finalizers, and containers with an image and arguments.
 //!
-//! The input's bytes choose the pod and the patch. The model does not read the patch's JSON: it knows what was chosen, and says by the rules of
-//! Kubernetes what must come out, or that it must be refused.
+//! The input's bytes choose the pod and the patch. The model does not read the patch's JSON: it uses the choices, and
+//! applies the rules of Kubernetes to give the result or a refusal.
 
 use object::access::Access;
 use object::schema::builtin_type;
@@ -85,7 +85,7 @@ pub fn read(input: &[u8]) -> String {
     }
 }
 
-/// Takes the input apart; when it is at its end, the first of what can be chosen is.
+/// Reads choices from the input. At its end, every choice is the first one.
 struct Choices<'a>(std::slice::Iter<'a, u8>);
 
 impl Choices<'_> {
@@ -147,12 +147,12 @@ impl Choices<'_> {
         let containers = self.change(|at| at.names().into_iter().map(|name| at.element(name)).collect());
         let containers_order = self.maybe(Self::names);
         if let (Change::Set(united), None) = (&finalizers, &finalizers_order) {
-            // What of a name that is both added and taken away is left to chance upstream, but for lists with an order.
+            // If a name is both added and removed, upstream's result is random unless the list has an order.
             finalizers_gone.retain(|name| !united.contains(name));
         }
         Patch {
             labels,
-            // Nobody gives an order to a list that goes.
+            // A removed list has no order.
             finalizers_order: finalizers_order.filter(|_| finalizers != Change::Remove),
             finalizers,
             finalizers_gone,
@@ -273,7 +273,7 @@ impl<T: Clone> Change<T> {
     }
 }
 
-/// What must come out; `None` is a refusal.
+/// The expected result, or `None` if the patch must be refused.
 fn patched(pod: &Pod, patch: &Patch) -> Option<Pod> {
     Some(Pod {
         labels: patched_labels(pod.labels.clone(), patch),
@@ -289,7 +289,7 @@ fn patched_labels(before: Option<Labels>, patch: &Patch) -> Option<Labels> {
         Change::Set(set) => set,
     };
     let mut labels = match directive {
-        // An empty map is left where there was one.
+        // An existing map stays as an empty one.
         Directive::Delete => return before.map(|_| Labels::new()),
         Directive::Replace => Labels::new(),
         Directive::None => before.unwrap_or_default(),
@@ -311,7 +311,7 @@ fn patched_finalizers(before: Option<&Words>, patch: &Patch) -> Option<Option<Wo
         Change::Remove => return Some(None),
         Change::Set(names) => Some(names),
     };
-    if !fits(named.unwrap_or(&no_words).iter().copied(), patch.finalizers_order.as_ref()) {
+    if !follows_order(named.unwrap_or(&no_words).iter().copied(), patch.finalizers_order.as_ref()) {
         return None;
     }
     if before.is_none() && named.is_none() {
@@ -321,9 +321,9 @@ fn patched_finalizers(before: Option<&Words>, patch: &Patch) -> Option<Option<Wo
     let mut united = live.clone();
     united.extend(named.into_iter().flatten().filter(|name| !live.contains(name)));
     let order = patch.finalizers_order.as_ref().or(named).unwrap_or(&no_words);
-    let mut woven = woven(&united, order, live);
-    woven.retain(|name| !patch.finalizers_gone.contains(name));
-    Some(Some(woven))
+    let mut interleaved = interleaved(&united, order, live);
+    interleaved.retain(|name| !patch.finalizers_gone.contains(name));
+    Some(Some(interleaved))
 }
 
 fn patched_containers(before: Option<&Vec<Container>>, patch: &Patch) -> Option<Option<Vec<Container>>> {
@@ -334,7 +334,7 @@ fn patched_containers(before: Option<&Vec<Container>>, patch: &Patch) -> Option<
     };
     let is_plain = |element: &&Element| element.directive == Directive::None;
     let plain = || elements.into_iter().flatten().filter(is_plain);
-    if !fits(plain().map(|element| element.name), patch.containers_order.as_ref()) {
+    if !follows_order(plain().map(|element| element.name), patch.containers_order.as_ref()) {
         return None;
     }
     if before.is_none() && elements.is_none() {
@@ -354,8 +354,8 @@ fn patched_containers(before: Option<&Vec<Container>>, patch: &Patch) -> Option<
     let names: Words = containers.iter().map(|container| container.name).collect();
     let mentioned: Words = plain().map(|element| element.name).collect();
     let order = patch.containers_order.as_ref().unwrap_or(&mentioned);
-    let woven = woven(&names, order, &live);
-    Some(Some(woven.iter().flat_map(|name| containers.iter().find(|it| it.name == *name)).cloned().collect()))
+    let interleaved = interleaved(&names, order, &live);
+    Some(Some(interleaved.iter().flat_map(|name| containers.iter().find(|it| it.name == *name)).cloned().collect()))
 }
 
 fn merged(before: &Container, element: &Element) -> Option<Container> {
@@ -377,29 +377,29 @@ fn merged(before: &Container, element: &Element) -> Option<Container> {
     Some(container)
 }
 
-/// A container that was not there: nothing to keep, nothing to hold the directive against.
+/// A new container: there is nothing to merge with.
 fn made(element: &Element) -> Container {
     Container { name: element.name, image: element.image.of(None), args: element.args.of(None) }
 }
 
-/// Whether what a patch names stands in its order, in that order.
-fn fits(named: impl Iterator<Item = Word>, order: Option<&Words>) -> bool {
+/// Whether the order contains all named elements, in the same sequence.
+fn follows_order(named: impl Iterator<Item = Word>, order: Option<&Words>) -> bool {
     let Some(order) = order else { return true };
     let places: Option<Vec<usize>> = named.map(|name| order.iter().position(|it| *it == name)).collect();
     places.is_some_and(|places| places.is_sorted())
 }
 
-/// What the order names comes in that order. The others are put between, one after the other as they live: each before the first, of those
-/// after the place of the last, that it stood before.
-fn woven(names: &[Word], order: &[Word], live: &[Word]) -> Words {
+/// Names in `order` come in that order. Each other name keeps its place relative to its neighbours in `live`: it
+/// comes before the first ordered name that followed it.
+fn interleaved(names: &[Word], order: &[Word], live: &[Word]) -> Words {
     let lived = |name: &Word| live.iter().position(|it| it == name);
-    let mut woven: Words = order.iter().filter(|name| names.contains(name)).copied().collect();
+    let mut interleaved: Words = order.iter().filter(|name| names.contains(name)).copied().collect();
     let mut from = 0;
     for name in live.iter().filter(|name| names.contains(name) && !order.contains(name)) {
         let is_after = |other: &Word| lived(other).is_some_and(|at| Some(at) > lived(name));
-        let place = woven[from..].iter().position(is_after).map_or(woven.len(), |at| from + at);
-        woven.insert(place, name);
+        let place = interleaved[from..].iter().position(is_after).map_or(interleaved.len(), |at| from + at);
+        interleaved.insert(place, name);
         from = place + 1;
     }
-    woven
+    interleaved
 }

@@ -116,7 +116,7 @@ async fn a_damaged_mark_is_said_and_a_store_behind_its_mark_is_refused() {
         match serve(data.path()).await {
             Ok(served) => {
                 assert!(served.maps == truth, "{what}: something else is served");
-                let said = served.said.iter().any(|line| line.contains("store.mark cannot be read: "));
+                let said = served.said.iter().any(|line| line.contains("store.mark cannot be read; "));
                 assert_eq!(said, expected == Mark::Said, "{what}: {:?}", served.said);
                 assert!(expected != Mark::Believed, "{what}: it is served");
                 assert_eq!(std::fs::read(at("store.mark")).unwrap(), whole, "{what}: the mark is as it was again");
@@ -142,7 +142,7 @@ async fn a_damaged_mark_is_said_and_a_store_behind_its_mark_is_refused() {
     std::fs::create_dir(at("store.mark")).unwrap();
     let served = serve(data.path()).await.expect("it is said, and stops nobody");
     assert!(served.maps == truth);
-    assert!(served.said.iter().any(|line| line.contains("store.mark cannot be read: ")), "{:?}", served.said);
+    assert!(served.said.iter().any(|line| line.contains("store.mark cannot be read; ")), "{:?}", served.said);
 }
 
 /// What is to become of a mark.

@@ -3,6 +3,7 @@
 use super::read::DUPLICATES_MAX;
 use super::strict;
 use super::trail::Trail;
+use crate::field::SHORTENED;
 use crate::value::Key;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::collections::{BTreeSet, HashSet};
@@ -17,7 +18,7 @@ pub(super) fn sentences(json: &[u8], unknown: &[String]) -> Vec<String> {
     // The document was read before, so it is valid JSON.
     let _ = Walk { at: &Trail::Root, found: &mut found }.deserialize(&mut source);
     let Found { unknown, mut sentences, .. } = found;
-    // Paths that are shortened for display name no field of the document.
+    // Fields whose path was not found in the document.
     sentences.extend(unknown.into_iter().map(strict::unknown_field));
     sentences
 }
@@ -32,8 +33,9 @@ struct Found<'a> {
 impl Found<'_> {
     /// Whether a field is one of the unknown ones; then it is reported.
     fn meets_unknown(&mut self, at: &Trail<'_>, key: &str) -> bool {
-        // Most keys end no path of an unknown field, and need no path of their own.
-        if !self.unknown.iter().any(|path| path.ends_with(key)) {
+        // The path of a field is formatted only if it may be the path of an unknown field. A shortened path does not end
+        // with the key of its field.
+        if !self.unknown.iter().any(|path| path.ends_with(key) || path.ends_with(SHORTENED)) {
             return false;
         }
         let path = crate::field::shown_place(at);
@@ -139,5 +141,9 @@ mod tests {
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("duplicate field \"ää") && found[0].ends_with("...\""), "{}", found[0]);
         assert_eq!(found[1], format!("unknown field {shown:?}"));
+        let json = format!(r#"{{"{key}": {{"u": 1, "u": 2}}}}"#);
+        let shown = crate::field::shown_place(&key);
+        let found = sentences(json.as_bytes(), std::slice::from_ref(&shown));
+        assert_eq!(found, [format!("unknown field {shown:?}")], "fields below an unknown field are not reported");
     }
 }

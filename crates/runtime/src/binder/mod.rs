@@ -15,9 +15,9 @@ pub use figures::Figures;
 
 use crate::controllers::ControllerContext;
 use act::Flow;
-use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::{Api, ApiError};
 use kit::cache::Key;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::events::{EventSubject, Events};
 use kit::queue::Queue;
 use kit::worker;

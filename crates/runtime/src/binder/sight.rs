@@ -322,7 +322,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_volume_that_missed_its_turn_has_it_when_it_is_let_go() {
-        let queue = Arc::new(Queue::new(crate::Metrics::default().queue("test")));
+        let queue = Arc::new(Queue::new(kit::Metrics::default().queue("test")));
         let sight = Sight::new(queue.clone());
         let volume = json!({
             "metadata": {"name": "v", "uid": "1", "resourceVersion": "1"},

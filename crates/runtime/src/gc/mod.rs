@@ -9,10 +9,10 @@ mod live_dependents;
 mod watch;
 
 use crate::controllers::ControllerContext;
-use kit::descriptor::{Descriptor, Scope, allow};
 use kit::QueueMetrics;
 use kit::api::{Api, ApiError, Resource};
 use kit::backoff::DelayQueue;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::discovery::{Discovery, Served};
 use live_dependents::Listings;
 use plan::gc::{Answers, CollectionPlan, Graph, GraphEvent, Place, Step, Work};

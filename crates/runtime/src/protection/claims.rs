@@ -3,10 +3,10 @@
 use super::patch;
 use crate::controllers::ControllerContext;
 use futures::StreamExt;
-use kit::descriptor::{Descriptor, Scope, allow};
 use kit::Clock;
 use kit::api::{Api, ApiError, Resource};
 use kit::cache::{Cache, Index, Key, key};
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::queue::Queue;
 use kit::worker::{self, Source};
 use object::access::namespace;

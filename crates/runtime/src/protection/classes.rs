@@ -3,8 +3,8 @@
 use super::patch;
 use crate::controllers::ControllerContext;
 use crate::csi::{claims, volumes};
-use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::{Api, ApiError, Resource};
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::worker::{self, Key, Source, key};
 use object::Value;
 use object::access::terminating;

@@ -2,8 +2,8 @@
 
 use super::patch;
 use crate::controllers::ControllerContext;
-use kit::descriptor::{Descriptor, Scope, allow};
 use kit::api::Resource;
+use kit::descriptor::{Descriptor, Scope, allow};
 use kit::worker::{self, Source, key};
 use object::Value;
 use plan::protect;
@@ -14,9 +14,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "persistentvolume-protection-controller",
     account: "pv-protection-controller",
     scope: Scope::Namespaces,
-    rules: &[
-        allow("list watch patch", "core", "persistentvolumes"),
-    ],
+    rules: &[allow("list watch patch", "core", "persistentvolumes")],
 };
 
 /// Keeps the finalizer of PVs, until shutdown.

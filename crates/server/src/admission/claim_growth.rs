@@ -1,16 +1,18 @@
-//! Warnings about a StatefulSet update whose claims cannot follow it.
+//! Warns about a StatefulSet update that its claims cannot follow.
 //!
-//! KEP-4650 rejects validation here: a template is the wanted end state, and the missing class may be applied next. So the update is
-//! accepted, also where its rollout will stop, and the client gets a warning for each claim template that stops it.
+//! KEP-4650 rejects validation here: a template is the desired state, and the missing class may be created next. The
+//! server therefore accepts the update even if its rollout will stop, and returns a warning for each claim template that
+//! stops it.
 
 use super::storage_class::class_of;
 use super::{Verb, Write};
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use object::access::{Access, name, terminating};
 use object::quantity::Quantity;
 use object::{Status, Value};
 
-/// The most claims that one update is compared with, from the highest ordinal down, in the order of the rollout.
+/// Limit of claims that one update is compared with. They are read in the order of the rollout, from the highest
+/// ordinal down.
 const CLAIMS_MAX: usize = 1_000;
 
 pub fn warn(reader: &Reader, write: &mut Write<'_>) -> Result<(), Status> {
@@ -60,7 +62,7 @@ fn templates(set: &Value) -> &[Value] {
     set.items(&["spec", "volumeClaimTemplates"])
 }
 
-/// The ordinals of the set's replicas that the rollout reaches.
+/// The ordinals of the replicas that the rollout updates.
 fn ordinals(write: &Write<'_>, set: &Value) -> std::ops::Range<i64> {
     let start = set.int(&["spec", "ordinals", "start"]).filter(|_| write.gates.on("StatefulSetStartOrdinal"));
     let start = start.unwrap_or(0).max(0);
@@ -70,7 +72,7 @@ fn ordinals(write: &Write<'_>, set: &Value) -> std::ops::Range<i64> {
     start.max(partition.saturating_add(offset))..end
 }
 
-/// A server accepts a claim that names an absent class; the claim then waits for the class.
+/// A claim may name a class that does not exist. The server accepts the claim, and its update waits for the class.
 fn missing_attributes_class(reader: &Reader, template: &Value, at: &str) -> Result<Option<String>, Status> {
     let class = template.text(&["spec", "volumeAttributesClassName"]);
     if class.is_empty() || reader.get(&format!("/storage.k8s.io/volumeattributesclasses/{class}"))?.is_some() {
@@ -81,7 +83,7 @@ fn missing_attributes_class(reader: &Reader, template: &Value, at: &str) -> Resu
     )))
 }
 
-/// The field of a template that a claim cannot follow, and why not.
+/// The template field that cannot be applied to the claim, and the reason.
 fn refusal(reader: &Reader, template: &Value, claim: &Value) -> Result<Option<(&'static str, String)>, Status> {
     let (named, class) = (class_of(template), class_of(claim));
     let names_one = template.has(&["spec", "storageClassName"]);
@@ -128,7 +130,7 @@ mod tests {
         })
     }
 
-    /// Three replicas with claims `data` of a class that grows and `logs` of one that does not.
+    /// Three replicas with claims `data` of a class that allows expansion, and `logs` of a class that does not.
     fn world() -> World {
         let mut world = World::with_namespace("a");
         for (class, grows) in [("grows", true), ("fixed", false)] {
@@ -156,9 +158,9 @@ mod tests {
         std::mem::take(&mut world.warnings)
     }
 
-    /// T11: the update is accepted, and the client is warned of each template that stops the rollout.
+    /// T11: the update is accepted, and the client gets a warning for each template that stops the rollout.
     #[test]
-    fn t11_growth_that_a_class_cannot_do_is_warned_of() {
+    fn t11_an_expansion_that_the_class_does_not_allow_gives_a_warning() {
         let stops = "the rollout stops at this pod, and none of its claims changes";
         let size = |index: usize| format!("spec.volumeClaimTemplates[{index}].spec.resources.requests.storage");
         let fixed = format!(
@@ -183,16 +185,16 @@ mod tests {
         for (new, want) in cases {
             assert_eq!(warnings(&mut world, &old, &new), want, "{new}");
         }
-        // The policy alone starts the same rollout.
+        // A change of the policy alone starts the same rollout.
         let waiting = set("OnClaimDelete", &both("2Gi", "2Gi"));
         assert_eq!(warnings(&mut world, &waiting, &set("InPlace", &both("2Gi", "2Gi"))), [fixed]);
-        // What does not concern claims says nothing again.
+        // An update that does not concern claims repeats no warning.
         let (grown, mut scaled) = (set("InPlace", &both("2Gi", "2Gi")), set("InPlace", &both("2Gi", "2Gi")));
         scaled["spec"]["replicas"] = json!(4);
         assert_eq!(warnings(&mut world, &grown, &scaled), [""; 0]);
     }
 
-    /// T11: the claims decide, not the template: later replicas may have older claims.
+    /// T11: the class of each claim is checked, not that of the template, because replicas may have older claims.
     #[test]
     fn t11_each_claim_is_compared_with_its_own_class() {
         let grown = |class: Option<&str>| set("InPlace", &[template("data", class, "2Gi")]);
@@ -208,29 +210,29 @@ mod tests {
         for (name, class, size, template_class, want) in cases {
             let mut world = world();
             claim(&mut world, name, class, size);
-            let told = warnings(&mut world, &old(template_class), &grown(template_class));
-            assert_eq!(told.len(), usize::from(!want.is_empty()), "{name} {class}: {told:?}");
-            assert!(told.iter().all(|it| it.contains(want)), "{told:?}");
+            let found = warnings(&mut world, &old(template_class), &grown(template_class));
+            assert_eq!(found.len(), usize::from(!want.is_empty()), "{name} {class}: {found:?}");
+            assert!(found.iter().all(|it| it.contains(want)), "{found:?}");
         }
     }
 
     #[test]
-    fn t11_an_attributes_class_that_does_not_exist_is_warned_of() {
+    fn t11_an_attributes_class_that_does_not_exist_gives_a_warning() {
         let mut world = world();
         let old = set("InPlace", &[template("data", Some("grows"), "1Gi")]);
         let mut new = old.clone();
         new["spec"]["volumeClaimTemplates"][0]["spec"]["volumeAttributesClassName"] = json!("gold");
-        let told = warnings(&mut world, &old, &new);
+        let found = warnings(&mut world, &old, &new);
         let want =
             "spec.volumeClaimTemplates[0].spec.volumeAttributesClassName: volume attributes class gold does not exist";
-        assert!(told.len() == 1 && told[0].starts_with(want), "{told:?}");
+        assert!(found.len() == 1 && found[0].starts_with(want), "{found:?}");
         world.store("/storage.k8s.io/volumeattributesclasses/gold", json!({"metadata": {"name": "gold"}}));
         assert_eq!(warnings(&mut world, &old, &new), [""; 0]);
     }
 
-    /// A partition holds the replicas below it back.
+    /// The rollout does not update replicas below the partition.
     #[test]
-    fn t8_claims_below_the_partition_are_not_warned_of() {
+    fn t8_claims_below_the_partition_give_no_warning() {
         let mut world = world();
         let [mut old, mut new] = ["1Gi", "2Gi"].map(|size| set("InPlace", &[template("logs", Some("fixed"), size)]));
         for (partition, count) in [(2, 1), (3, 0)] {
@@ -241,9 +243,9 @@ mod tests {
         }
     }
 
-    /// A set of 2^31 - 1 replicas costs no more than one of a thousand.
+    /// A set of 2^31 - 1 replicas costs as much as a set of 1,000.
     #[test]
-    fn a_set_of_huge_replicas_is_compared_with_a_few_claims() {
+    fn a_set_with_many_replicas_is_compared_with_few_claims() {
         let mut world = world();
         let [mut old, mut new] = ["1Gi", "2Gi"].map(|size| set("InPlace", &[template("logs", Some("fixed"), size)]));
         for set in [&mut old, &mut new] {

@@ -1,7 +1,7 @@
-//! LimitRanges: defaults for containers, and bounds for containers, pods and claims.
+//! LimitRanges: defaults for containers, and limits for containers, pods and claims.
 
 use super::{Verb, Write};
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use object::access::{Access, terminating};
 use object::pod::amounts::{self, Amounts};
 use object::quantity::Quantity;
@@ -9,7 +9,7 @@ use object::{Status, Value};
 
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
-/// Gives the containers of a new pod the requests and limits they lack.
+/// Sets missing requests and limits of the containers of a new pod.
 pub fn default(reader: &Reader, write: &mut Write<'_>) -> Result<(), Status> {
     if !write.is(Verb::Create, "", "pods") {
         return Ok(());
@@ -33,12 +33,12 @@ pub fn default(reader: &Reader, write: &mut Write<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Refuses pods and claims out of bounds.
+/// Refuses pods and claims outside the limits.
 pub fn check(reader: &Reader, write: &Write<'_>) -> Result<(), Status> {
     let claims = ("", "persistentvolumeclaims");
     let pod = write.is(Verb::Create, "", "pods");
     let claim = write.is(Verb::Create, claims.0, claims.1) || write.is(Verb::Update, claims.0, claims.1);
-    // What is on its way out is not held up by bounds that came after it.
+    // A terminating object may violate limits that were added later.
     if (!pod && !claim) || terminating(write.object) {
         return Ok(());
     }
@@ -96,7 +96,7 @@ fn fill(container: &mut Value, item: &Value, what: &str, set: &mut Vec<String>) 
     }
 }
 
-/// One item of a LimitRange, as texts call what it bounds.
+/// One item of a LimitRange, and the name of its type for messages.
 struct Bounds<'a> {
     item: &'a Value,
     what: &'static str,
@@ -128,7 +128,7 @@ impl Bounds<'_> {
         }
     }
 
-    /// Claims have only requests.
+    /// Checks a claim, which has only requests.
     fn check_requests(&self, requests: &Amounts, wrong: &mut Vec<String>) {
         let what = self.what;
         for (bound, word, source) in [(true, "minimum", "min"), (false, "maximum", "max")] {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_told_as_clients_know_them() {
+    fn limit_violations_have_upstreams_messages() {
         let resources = |request: &str, limit: &str| {
             let mut resources = json!({});
             for (which, amount) in [("requests", request), ("limits", limit)] {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn several_wrongs_stand_in_brackets() {
+    fn several_violations_are_listed_in_brackets() {
         let mut world = world(json!([{"type": "Container", "min": {"cpu": "1", "memory": "1"}}]));
         assert_eq!(
             denied(world.create("pods", pod(json!({})))).message,

@@ -1,8 +1,9 @@
-//! Admission: the last word on a write. `mutate` completes an object before it is validated; `judge` refuses after that, and
-//! says what must be written in the same transaction for the write to stay true.
+//! Admission. `mutate` completes an object before validation. `validate` runs after validation: it refuses the write,
+//! or returns further writes that belong to the same transaction.
 //!
-//! Every step is a function over a [`Write`] and what is stored. Whatever a judgement relies on becomes a condition of the
-//! transaction, so nothing is decided on a state that is no longer there: such a write is tried again from the start.
+//! Every step is a function of a [`Write`] and of stored objects. Each object that a decision depends on becomes a
+//! condition of the transaction, so a decision on an outdated state fails at commit, and the write is retried from
+//! the start.
 
 mod claim_growth;
 mod limits;
@@ -19,9 +20,9 @@ pub(crate) mod testing;
 mod tolerations;
 
 use crate::attributes::User;
-use crate::definitions;
+use crate::crd_lifecycle;
 use crate::env::Ids;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use crate::service_ip;
 use object::{Kind, Status, Value};
 use std::sync::Arc;
@@ -34,11 +35,11 @@ pub enum Verb {
     Delete,
 }
 
-/// One write on its way to the store.
+/// One write that is being processed.
 pub struct Write<'a> {
     pub verb: Verb,
     pub kind: &'a Arc<Kind>,
-    /// `""` for the object itself.
+    /// Empty for the object itself.
     pub subresource: &'a str,
     pub namespace: &'a str,
     pub name: &'a str,
@@ -46,15 +47,15 @@ pub struct Write<'a> {
     pub dry_run: bool,
     pub now: jiff::Timestamp,
     pub gates: &'a object::Gates,
-    /// The object as it is to be stored; admission may change it on create and update.
+    /// The object to store. Admission may change it on create and update.
     pub object: &'a mut Value,
-    /// The stored object; for a removal the one that goes.
+    /// The stored object; on removal the one to remove.
     pub old: Option<&'a Value>,
     pub warnings: &'a mut Vec<String>,
 }
 
 impl Write<'_> {
-    /// Whether this is about the object itself of a built-in kind.
+    /// Whether this writes the object itself of this kind.
     fn is(&self, verb: Verb, group: &str, plural: &str) -> bool {
         self.verb == verb && self.subresource.is_empty() && self.concerns(group, plural)
     }
@@ -63,21 +64,21 @@ impl Write<'_> {
         self.kind.group == group && self.kind.plural == plural
     }
 
-    /// 403 about this object.
+    /// A 403 for this object.
     fn forbidden(&self, why: impl std::fmt::Display) -> Status {
         Status::forbidden(&self.kind.group, &self.kind.plural, self.name, why).denied_by_admission()
     }
 }
 
-/// What must happen together with a write for it to stay true, such as a quota's new usage: joined to the write's transaction.
-/// When a condition here fails, the whole write is tried again from the start.
+/// Writes and conditions that must be committed in the same transaction, such as the new usage of a quota. If a
+/// condition fails, the whole write is retried from the start.
 #[derive(Debug, Default)]
-pub struct Together {
+pub struct AtomicWrites {
     pub txn: Txn,
 }
 
-impl Together {
-    /// The write holds only while `key` is at this version (`None` = absent).
+impl AtomicWrites {
+    /// Adds the condition that `key` has this version (`None`: does not exist).
     pub fn require(&mut self, key: &str, record: Option<&Arc<Record>>) {
         let modified = record.map_or(0, |record| record.modified);
         self.txn.conditions.push(Condition { key: key.into(), modified });
@@ -93,13 +94,14 @@ impl Together {
     }
 }
 
-/// Judges and completes writes.
+/// Admission of all kinds.
 pub struct Admission {
     pub reader: Reader,
     pub ids: Arc<dyn Ids>,
-    /// The certificate (PEM) that every namespace's `kube-root-ca.crt` shows; empty = none is made.
+    /// The CA certificate (PEM) for the ConfigMap `kube-root-ca.crt` of each namespace. Empty: no ConfigMap is
+    /// created.
     pub root_ca: String,
-    /// The usage of some quota was not written with the deletion that changed it.
+    /// Notified when a deletion was committed without updating the usage of its quotas.
     pub recount_quotas: tokio::sync::Notify,
 }
 
@@ -108,7 +110,7 @@ impl Admission {
         Admission { reader, ids, root_ca: String::new(), recount_quotas: tokio::sync::Notify::new() }
     }
 
-    /// Changes the object (defaults that need other objects). Runs before validation; running it again changes nothing more.
+    /// Sets defaults that depend on other objects. Runs before validation. Idempotent.
     pub fn mutate(&self, write: &mut Write<'_>) -> Result<(), Status> {
         namespace::check(&self.reader, write)?;
         limits::default(&self.reader, write)?;
@@ -120,25 +122,25 @@ impl Admission {
         Ok(())
     }
 
-    /// Refuses, and says what must be written together. Runs after validation, quota last. `Delete` is a removal: the object is
-    /// gone afterwards, whatever request let go of it.
-    pub fn judge(&self, write: &mut Write<'_>) -> Result<Together, Status> {
-        self.judge_marking(write)?;
-        let mut together = Together::default();
+    /// Refuses the write, or returns the writes that must be committed with it. Runs after validation; quotas come
+    /// last. The verb `Delete` means that the object is removed, by whatever request.
+    pub fn validate(&self, write: &mut Write<'_>) -> Result<AtomicWrites, Status> {
+        self.validate_deletion(write)?;
+        let mut together = AtomicWrites::default();
         namespace::bind(&self.reader, self.ids.as_ref(), &self.root_ca, write, &mut together)?;
         limits::check(&self.reader, write)?;
         resize::check(&self.reader, write)?;
         claim_growth::warn(&self.reader, write)?;
         service_ip::allocate(&self.reader, self.ids.as_ref(), write, &mut together)?;
-        definitions::establish(&self.reader, write, &mut together)?;
+        crd_lifecycle::establish(&self.reader, write, &mut together)?;
         quota::charge(&self.reader, write, &mut together)?;
         Ok(together)
     }
 
-    /// Refuses a DELETE, also one that only marks the object as terminating, and what a node may not write.
-    pub fn judge_marking(&self, write: &mut Write<'_>) -> Result<Together, Status> {
+    /// Refuses a DELETE, also one that only sets the deletionTimestamp, and writes that a node must not send.
+    pub fn validate_deletion(&self, write: &mut Write<'_>) -> Result<AtomicWrites, Status> {
         nodes::restrict(write)?;
         namespace::check_deletion(write)?;
-        Ok(Together::default())
+        Ok(AtomicWrites::default())
     }
 }

@@ -1,8 +1,8 @@
-//! Nothing is created in a namespace that is not there or is going away, and some namespaces never go.
+//! Refuses creation in missing and terminating namespaces, and deletion of some namespaces.
 
-use super::{Together, Verb, Write};
+use super::{AtomicWrites, Verb, Write};
 use crate::env::Ids;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use object::access::{Access, terminating};
 use object::{Status, Value, json, write};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use store::Record;
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
-/// Refuses creation in a namespace that is absent or terminating.
+/// Refuses creation in a missing or terminating namespace.
 pub fn check(reader: &Reader, write: &Write<'_>) -> Result<(), Status> {
     if write.verb == Verb::Create && write.kind.namespaced { find(reader, write).map(drop) } else { Ok(()) }
 }
@@ -22,14 +22,14 @@ pub fn check_deletion(write: &Write<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Binds a creation to the state of its namespace, so that none slips into one that starts to go meanwhile; and gives a new
-/// namespace what every namespace has, so that nobody can come too early.
+/// Makes the state of the namespace a condition of a creation, so that nothing is created in a namespace that starts
+/// to terminate. A new namespace gets its default objects in the same transaction.
 pub fn bind(
     reader: &Reader,
     ids: &dyn Ids,
     root_ca: &str,
     write: &Write<'_>,
-    together: &mut Together,
+    together: &mut AtomicWrites,
 ) -> Result<(), Status> {
     if write.verb == Verb::Create && write.kind.namespaced {
         let record = find(reader, write)?;
@@ -49,7 +49,7 @@ pub fn bind(
 fn find(reader: &Reader, write: &Write<'_>) -> Result<Arc<Record>, Status> {
     let key = format!("/core/namespaces/{}", write.namespace);
     let record = reader.store.get(&key).ok_or_else(|| Status::not_found("", "namespaces", write.namespace))?;
-    if may_be_ending(&record) && is_ending(&crate::reader::parse(&record)?) {
+    if may_be_ending(&record) && is_ending(&crate::object_store::parse(&record)?) {
         let name = write.namespace;
         let why = format!("unable to create new content in namespace {name} because it is being terminated");
         let refused = Status::forbidden(&write.kind.group, &write.kind.plural, write.name, why);
@@ -66,13 +66,13 @@ fn is_ending(namespace: &Value) -> bool {
     terminating(namespace) || namespace.text(&["status", "phase"]) == "Terminating"
 }
 
-/// False is certain. Every creation asks, and hardly any namespace is ending, so it is not even parsed for that.
+/// False is certain; true needs a check. Avoids parsing the namespace for each creation.
 fn may_be_ending(namespace: &Record) -> bool {
     let Ok(text) = std::str::from_utf8(&namespace.value) else { return true };
     text.contains("deletionTimestamp") || text.contains("Terminating")
 }
 
-/// Puts an object into a new namespace, unless a leftover has its place.
+/// Creates an object in a new namespace, unless one of that name is left over.
 fn furnish(
     reader: &Reader,
     ids: &dyn Ids,
@@ -80,7 +80,7 @@ fn furnish(
     plural: &str,
     name: &str,
     mut object: Value,
-    together: &mut Together,
+    together: &mut AtomicWrites,
 ) {
     let key = format!("/core/{plural}/{}/{name}", write.name);
     if reader.store.get(&key).is_some() {
@@ -131,9 +131,10 @@ mod tests {
     }
 
     #[test]
-    fn a_creation_is_lost_when_its_namespace_starts_to_go_meanwhile() {
+    fn a_creation_fails_when_its_namespace_starts_to_terminate() {
         let mut world = namespaces();
-        let (object, together) = world.judge("secrets", json!({"metadata": {"name": "s", "namespace": "a"}})).unwrap();
+        let (object, together) =
+            world.validate("secrets", json!({"metadata": {"name": "s", "namespace": "a"}})).unwrap();
         world.store(
             "/core/namespaces/a",
             json!({"metadata": {"name": "a", "deletionTimestamp": "2024-01-01T00:00:00Z"}}),
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn some_namespaces_never_go() {
+    fn some_namespaces_cannot_be_deleted() {
         let mut world = World::new();
         for name in ["default", "kube-system", "kube-public"] {
             let refused = denied(world.remove("namespaces", json!({"metadata": {"name": name}})));

@@ -1,16 +1,16 @@
-//! A node writes only itself and the pods that are bound to it, whatever roles it is given: upstream's NodeRestriction, as far as it is
-//! about which object a node writes.
+//! A node may write only its own Node and the pods bound to it, whatever roles it has: the part of upstream's
+//! NodeRestriction that is about which objects a node writes.
 
 use super::{Verb, Write};
 use crate::authz::node::{self, LEASES};
 use object::access::Access;
 use object::{Status, Value};
 
-/// The annotation of a pod that a kubelet shows to the server but that the server does not run.
+/// Annotation of mirror pods, which a kubelet creates for pods of its own manifests.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Refuses a node's write of what is not its own. The stored object decides, and the write's transaction is conditioned on it: a pod that
-/// was replaced since the request was authorized is judged as it is now.
+/// Refuses a node's write to other objects. Evaluates the stored object and makes it a condition of the transaction,
+/// because a pod may be replaced after the request was authorized.
 pub fn restrict(write: &Write<'_>) -> Result<(), Status> {
     let Some(name) = node::identity(write.user) else { return Ok(()) };
     let is_own = !name.is_empty() && write.name == name;
@@ -43,7 +43,7 @@ pub fn restrict(write: &Write<'_>) -> Result<(), Status> {
         if !is_allowed {
             return refuse("can only create mirror pods, and only write pods with spec.nodeName set to itself");
         }
-        // Labels make a pod an endpoint of a Service, or a replica of a StatefulSet.
+        // A pod becomes an endpoint of a Service or a replica of a StatefulSet by its labels.
         if matches!(write.verb, Verb::Update) && changed_labels(write.old, write.object).next().is_some() {
             return refuse("cannot update labels through pod status");
         }
@@ -61,8 +61,9 @@ fn changed_labels<'a>(old: Option<&'a Value>, new: &'a Value) -> impl Iterator<I
     keys.filter(move |key| value(old, key) != value(Some(new), key))
 }
 
-/// Whether a node may give itself this label: those in the domains of Kubernetes are for administrators, except those that kubelets
-/// report. An administrator keeps sensitive pods away from other nodes with labels in `node-restriction.kubernetes.io`.
+/// Whether a node may set this label on itself. Labels in the domains of Kubernetes are reserved for administrators,
+/// except those that kubelets report. Administrators use labels in `node-restriction.kubernetes.io` to choose the nodes
+/// for sensitive pods.
 fn is_label_of_nodes(key: &str) -> bool {
     const REPORTED: [&str; 13] = [
         "kubernetes.io/hostname",

@@ -1,4 +1,4 @@
-//! Priorities of pods. There are no PriorityClass objects here: the two built-in classes are known, others are refused.
+//! Priorities of pods. PriorityClass objects are not supported: only the two built-in classes exist.
 
 use super::{Verb, Write};
 use object::access::Access;

@@ -1,4 +1,4 @@
-//! New volumes, claims and attribute classes carry the finalizer that keeps them while they are in use.
+//! Adds the protection finalizers to new PVs, claims and VolumeAttributesClasses.
 
 use super::{Verb, Write};
 use object::access::Access;
@@ -10,7 +10,7 @@ const FINALIZERS: [(&str, &str, &str); 3] = [
     ("storage.k8s.io", "volumeattributesclasses", "kubernetes.io/vac-protection"),
 ];
 
-/// After the client's own finalizers, unless it is among them. Only at creation: later it is a matter of controllers.
+/// Adds the finalizer after the client's, unless it is among them. Only on creation; later, controllers decide.
 pub fn add_finalizers(write: &mut Write<'_>) {
     let found = FINALIZERS.iter().find(|(group, plural, _)| write.is(Verb::Create, group, plural));
     let Some((_, _, finalizer)) = found else { return };

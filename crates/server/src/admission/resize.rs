@@ -1,8 +1,8 @@
-//! Which claims may grow.
+//! Decides which claims may be expanded.
 
 use super::storage_class::class_of;
 use super::{Verb, Write};
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use object::access::Access;
 use object::quantity::Quantity;
 use object::{Status, Value};

@@ -1,26 +1,26 @@
-//! Pods run as a service account: it must exist, its pull secrets are theirs, and its token is mounted.
+//! Service accounts of pods: the account must exist, and the pod gets its pull secrets and its token.
 
 use super::{Verb, Write};
 use crate::env::Ids;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use object::access::Access;
 use object::{Status, Value, json};
 
-/// The ConfigMap that shows every namespace the cluster's certificate authority.
+/// The ConfigMap with the cluster's CA certificate in every namespace.
 pub const ROOT_CA: &str = "kube-root-ca.crt";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME_PREFIX: &str = "kube-api-access-";
-/// A little over an hour: the odd seconds mark tokens that nobody asked for explicitly.
+/// A little more than an hour, as upstream: the odd number marks tokens that were not requested explicitly.
 const TOKEN_SECONDS: i64 = 3607;
 const CONTAINER_LISTS: [&str; 2] = ["initContainers", "containers"];
-/// Pods that a node's own manifests describe: they have no account.
+/// Annotation of pods from a node's own manifests, which have no account.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 pub fn complete(reader: &Reader, ids: &dyn Ids, write: &mut Write<'_>) -> Result<(), Status> {
     if !write.is(Verb::Create, "", "pods") || write.object.has(&["metadata", "annotations", MIRROR]) {
         return Ok(());
     }
-    // The field's older name still counts where only that one is given.
+    // The deprecated field counts if it is set alone.
     let older = write.object.text(&["spec", "serviceAccount"]).to_owned();
     write.object.default_to(&["spec", "serviceAccountName"], if older.is_empty() { "default" } else { &older });
     let name = write.object.text(&["spec", "serviceAccountName"]).to_owned();
@@ -40,7 +40,7 @@ pub fn complete(reader: &Reader, ids: &dyn Ids, write: &mut Write<'_>) -> Result
     Ok(())
 }
 
-/// The pod's word counts over the account's; silence means yes.
+/// The pod's setting takes precedence over the account's. The default is true.
 fn wants_token(pod: &Value, account: &Value) -> bool {
     let asked =
         pod.at(&["spec", "automountServiceAccountToken"]).or_else(|| account.at(&["automountServiceAccountToken"]));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pods_word_counts_over_the_accounts() {
+    fn the_pods_setting_overrides_the_accounts() {
         let mut world = World::with_namespace("a");
         let account = json!({
             "metadata": {"name": "quiet", "namespace": "a"},

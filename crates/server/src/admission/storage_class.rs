@@ -1,7 +1,7 @@
-//! A claim that names no class gets the default one.
+//! Sets the default StorageClass of claims that name none.
 
 use super::{Verb, Write};
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use object::access::{Access, name};
 use object::{Status, Value};
 
@@ -9,7 +9,7 @@ pub const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 const DEFAULT_ANNOTATIONS: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 
-/// The class a claim or volume names: the old annotation wins over the field.
+/// The class of a claim or PV. The old annotation takes precedence over the field.
 pub fn class_of(object: &Value) -> &str {
     match object.at(&["metadata", "annotations", CLASS_ANNOTATION]).and_then(Value::as_str) {
         Some(class) => class,
@@ -17,7 +17,7 @@ pub fn class_of(object: &Value) -> &str {
     }
 }
 
-/// An explicit `""` is a choice and stays.
+/// Sets the default class. An explicit `""` is kept.
 pub fn default(reader: &Reader, write: &mut Write<'_>) -> Result<(), Status> {
     if !write.is(Verb::Create, "", "persistentvolumeclaims")
         || write.object.has(&["spec", "storageClassName"])
@@ -27,7 +27,7 @@ pub fn default(reader: &Reader, write: &mut Write<'_>) -> Result<(), Status> {
     }
     let classes = reader.list("/storage.k8s.io/storageclasses/")?;
     let defaults = classes.iter().map(|(class, _)| class).filter(|class| is_default(class));
-    // The newest; among equally old ones the first by name.
+    // The newest default class; of equally old ones, the first by name.
     let chosen = defaults.min_by(|a, b| created(b).cmp(created(a)).then_with(|| name(a).cmp(name(b))));
     if let Some(class) = chosen {
         write.object.put(&["spec", "storageClassName"], name(class));

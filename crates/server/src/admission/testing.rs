@@ -1,10 +1,10 @@
-//! A small world for tests: the real store, and writes that go through admission as the server sends them.
+//! Test helper: a real store, and writes that pass admission as in the server.
 
-use super::{Admission, Together, Verb, Write};
+use super::{Admission, AtomicWrites, Verb, Write};
 use crate::attributes::User;
 use crate::codec;
 use crate::env::Env;
-use crate::reader::{self, Reader};
+use crate::object_store::{self, Reader};
 use futures::executor::block_on;
 use object::access::{Access, name, namespace, uid};
 use object::{Gates, Kind, Kinds, Status, Value, json};
@@ -14,14 +14,14 @@ use store::{Condition, Operation, Store, Txn};
 pub struct World {
     pub store: Arc<dyn Store>,
     pub admission: Admission,
-    /// The warnings of the last step.
+    /// Warnings of the last admission step.
     pub warnings: Vec<String>,
 }
 
-/// The refusal.
+/// Returns the refusal; panics if there is none.
 pub fn denied<T>(result: Result<T, Status>) -> Status {
     match result {
-        Ok(_) => panic!("this was to be refused"),
+        Ok(_) => panic!("the write must be refused"),
         Err(status) => status,
     }
 }
@@ -39,14 +39,14 @@ impl World {
         World { admission: Admission::new(reader, Env::default().ids), store, warnings: Vec::new() }
     }
 
-    /// With one namespace and its default service account.
+    /// A world with one namespace and its default service account.
     pub fn with_namespace(namespace: &str) -> World {
         let mut world = World::new();
         world.create("namespaces", json!({"metadata": {"name": namespace}})).unwrap();
         world
     }
 
-    /// Puts an object there without asking anybody.
+    /// Stores an object without admission.
     pub fn store(&mut self, key: &str, object: Value) {
         let operation =
             Operation::Put { key: key.into(), value: codec::encode(&object), expires_at_s: None, memo: None };
@@ -67,25 +67,25 @@ impl World {
         Ok(object)
     }
 
-    /// The object as it would be stored by a creation, and what belongs to it.
-    pub fn judge(&mut self, plural: &'static str, object: Value) -> Result<(Value, Together), Status> {
+    /// The object as a creation would store it, and the writes that admission adds.
+    pub fn validate(&mut self, plural: &'static str, object: Value) -> Result<(Value, AtomicWrites), Status> {
         let mut object = self.mutate(plural, object)?;
         let together =
-            self.run(plural, Verb::Create, "", &mut object, None, |admission, write| admission.judge(write))?;
+            self.run(plural, Verb::Create, "", &mut object, None, |admission, write| admission.validate(write))?;
         Ok((object, together))
     }
 
-    /// Whether the creation that was judged is stored.
-    pub fn commit(&mut self, plural: &'static str, object: &Value, together: Together) -> bool {
-        let key = reader::key(&kind(plural), namespace(object), name(object));
+    /// Commits a creation. Returns false if a condition failed.
+    pub fn commit(&mut self, plural: &'static str, object: &Value, together: AtomicWrites) -> bool {
+        let key = object_store::key(&kind(plural), namespace(object), name(object));
         let put =
             Operation::Put { key: key.as_str().into(), value: codec::encode(object), expires_at_s: None, memo: None };
         self.transact(&key, put, together)
     }
 
     pub fn create(&mut self, plural: &'static str, object: Value) -> Result<Value, Status> {
-        let (object, together) = self.judge(plural, object)?;
-        assert!(self.commit(plural, &object, together), "nobody else writes");
+        let (object, together) = self.validate(plural, object)?;
+        assert!(self.commit(plural, &object, together), "there is no other writer");
         Ok(object)
     }
 
@@ -102,11 +102,12 @@ impl World {
     ) -> Result<Value, Status> {
         let mut new = new;
         self.run(plural, Verb::Update, subresource, &mut new, Some(old), |admission, write| admission.mutate(write))?;
-        let together = self
-            .run(plural, Verb::Update, subresource, &mut new, Some(old), |admission, write| admission.judge(write))?;
-        // As the server: what changes nothing is not stored.
+        let together = self.run(plural, Verb::Update, subresource, &mut new, Some(old), |admission, write| {
+            admission.validate(write)
+        })?;
+        // As in the server, a write without changes is not stored.
         if new != *old || !together.txn.operations.is_empty() {
-            assert!(self.commit(plural, &new, together), "nobody else writes");
+            assert!(self.commit(plural, &new, together), "there is no other writer");
         }
         Ok(new)
     }
@@ -115,14 +116,14 @@ impl World {
         let old = object.clone();
         let mut object = object;
         let together =
-            self.run(plural, Verb::Delete, "", &mut object, Some(&old), |admission, write| admission.judge(write))?;
-        let key = reader::key(&kind(plural), namespace(&old), name(&old));
+            self.run(plural, Verb::Delete, "", &mut object, Some(&old), |admission, write| admission.validate(write))?;
+        let key = object_store::key(&kind(plural), namespace(&old), name(&old));
         let delete = Operation::Delete { key: key.as_str().into(), last: None };
-        assert!(self.transact(&key, delete, together), "nobody else writes");
+        assert!(self.transact(&key, delete, together), "there is no other writer");
         Ok(())
     }
 
-    fn transact(&mut self, key: &str, operation: Operation, together: Together) -> bool {
+    fn transact(&mut self, key: &str, operation: Operation, together: AtomicWrites) -> bool {
         let mut txn = together.txn;
         let modified = self.store.get(key).map_or(0, |record| record.modified);
         txn.conditions.push(Condition { key: key.into(), modified });

@@ -1,4 +1,4 @@
-//! Pods stay for five minutes on a node that is not ready or not reachable, unless they say otherwise.
+//! Adds default tolerations: pods stay for five minutes on a node that is not ready or unreachable.
 
 use super::{Verb, Write};
 use object::access::Access;

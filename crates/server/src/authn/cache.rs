@@ -1,12 +1,12 @@
-//! A bounded map of things worth remembering between requests.
+//! A bounded cache.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 
-/// Two generations: what is used moves to the young one; when that is full, the old one is dropped and the young takes its
-/// place. So at most twice `half` entries are held, and what is in use stays.
+/// A cache of two generations. A used entry moves to the young one; when that is full, it replaces the old one, which
+/// is dropped. So the cache holds at most twice `half` entries and keeps those in use.
 pub struct Cache<K, V> {
     half: usize,
     generations: Mutex<Generations<K, V>>,

@@ -1,5 +1,5 @@
-//! The certificates and keys behind the server's identity: how they are made, read and renewed. Where they are kept is the
-//! caller's business: an [`Identity`] is one text.
+//! Certificates and keys of the server's identity: generation, parsing and renewal. An [`Identity`] is one text; the
+//! caller stores it.
 
 use super::der;
 use jiff::Timestamp;
@@ -19,9 +19,10 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const CA_LIFETIME: Duration = DAY.saturating_mul(3650);
 const LEAF_LIFETIME: Duration = DAY.saturating_mul(365);
-/// A leaf is made anew when less than this is left of it.
+/// A leaf certificate is renewed when its remaining time is less than this.
 const RENEW_BEFORE: Duration = DAY.saturating_mul(90);
-/// Clocks of clients may be behind ours by this much, as upstream assumes for the certificates that a server signs itself.
+/// Backdating of certificates, for clients whose clocks are behind. Upstream uses the same for self-signed
+/// certificates.
 const BACKDATED: Duration = Duration::from_secs(60 * 60);
 
 const ADMIN_USER: &str = "kubernetes-admin";
@@ -46,7 +47,7 @@ pub struct Pair {
     pub key_pem: String,
 }
 
-/// All that makes a server the same server after a restart.
+/// Everything that a server needs to have the same identity after a restart.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
     pub ca: Pair,
@@ -56,7 +57,7 @@ pub struct Identity {
     pub service_account_key_pem: String,
 }
 
-/// The names that the serving certificate answers to, when the server listens on `host`.
+/// The names of the serving certificate when the server listens on `host`.
 pub fn serving_names(host: &str, extra: &[String]) -> Vec<String> {
     const ALWAYS: [&str; 8] = [
         "localhost",
@@ -70,7 +71,7 @@ pub fn serving_names(host: &str, extra: &[String]) -> Vec<String> {
     ];
     let mut names: Vec<String> = ALWAYS.map(str::to_owned).to_vec();
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    // "Every address" is no address that a client could ask for.
+    // Clients cannot connect to an unspecified address such as 0.0.0.0.
     let everywhere = host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified());
     let asked = std::iter::once(host).filter(|host| !host.is_empty() && !everywhere);
     for name in asked.chain(extra.iter().map(String::as_str)) {
@@ -82,7 +83,7 @@ pub fn serving_names(host: &str, extra: &[String]) -> Vec<String> {
 }
 
 impl Identity {
-    /// A new CA, and everything it signs.
+    /// Generates a new CA and everything that it signs.
     pub fn make(names: &[String], now: Timestamp) -> Result<Identity, CertError> {
         let ca = make_ca(now)?;
         Ok(Identity {
@@ -93,8 +94,8 @@ impl Identity {
         })
     }
 
-    /// Makes anew what is about to expire or no longer carries all of `names`. Returns whether anything changed, and so must be
-    /// stored again.
+    /// Renews certificates that expire soon or lack one of `names`. Returns whether anything changed and must be
+    /// stored.
     pub fn renew(&mut self, names: &[String], now: Timestamp) -> Result<bool, CertError> {
         let serving = Facts::read(&self.serving.certificate_pem)?;
         let stale_serving = serving.is_due(now) || !serving.carries(names);
@@ -111,34 +112,34 @@ impl Identity {
         Ok(stale_serving || stale_admin)
     }
 
-    /// Makes the serving certificate anew, with the names that it has.
+    /// Renews the serving certificate with the same names.
     pub fn renew_serving(&mut self, now: Timestamp) -> Result<(), CertError> {
         let serving = Facts::read(&self.serving.certificate_pem)?;
         self.serving = make_serving(&self.ca, &serving.names, now)?;
         Ok(())
     }
 
-    /// The names and addresses in the serving certificate. It may have more than were asked for last: those of earlier starts.
+    /// The names and addresses in the serving certificate. Those that earlier starts requested are included.
     pub fn serving_names(&self) -> Result<Vec<String>, CertError> {
         Ok(Facts::read(&self.serving.certificate_pem)?.names)
     }
 
-    /// When the serving certificate can be shown: before and after that it is to be made anew.
+    /// The period in which the serving certificate need not be renewed, in Unix seconds.
     pub fn serving_period(&self) -> Result<Range<i64>, CertError> {
         Ok(Facts::read(&self.serving.certificate_pem)?.period())
     }
 
-    /// A client certificate for `user` in `groups`.
+    /// Issues a client certificate for `user` in `groups`.
     pub fn issue_client(&self, user: &str, groups: &[String], now: Timestamp) -> Result<Pair, CertError> {
         make_client(&self.ca, user, groups, now)
     }
 
-    /// One text with everything, to be kept secret.
+    /// The whole identity as text. Keep it secret.
     pub fn to_pem(&self) -> String {
         self.parts().iter().map(|(name, pem)| format!("# {name}\n{}\n", pem.trim_end())).collect()
     }
 
-    /// Reads what [`Identity::to_pem`] wrote.
+    /// Parses the output of [`Identity::to_pem`].
     pub fn from_pem(text: &str) -> Result<Identity, CertError> {
         let part = |name: &str| section(text, name);
         let pair = |name: &str| -> Result<Pair, CertError> {
@@ -154,10 +155,11 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Refuses parts that do not belong together: where one is damaged, clients would be locked out and not know why.
+    /// Refuses parts that do not match each other. With a damaged part, clients would be refused without a clear
+    /// reason.
     fn check(&self) -> Result<(), CertError> {
         let key = |name: &str, pem: &str| {
-            // TLS and tokens read it so.
+            // The parser of TLS and tokens.
             private_key(pem)?;
             KeyPair::from_pem(pem).map_err(|error| CertError::Unreadable(format!("{name}.key is damaged: {error}")))
         };
@@ -166,7 +168,7 @@ impl Identity {
         for (name, pair) in [("ca", &self.ca), ("serving", &self.serving), ("admin", &self.admin)] {
             let der = certificate(&pair.certificate_pem)?;
             let parsed = x509(&der)?;
-            // TLS reads it so, and more strictly.
+            // The parser of TLS, which is stricter.
             ParsedCertificate::try_from(&der)
                 .map_err(|error| CertError::Unreadable(format!("{name}.crt is damaged: {error}")))?;
             parsed.verify_signature(Some(ca.public_key())).map_err(|_| {
@@ -193,7 +195,7 @@ impl Identity {
     }
 }
 
-// Keys never reach a log, not even by accident.
+// Keys must never be logged.
 impl fmt::Debug for Pair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pair").field("certificate_pem", &self.certificate_pem).finish_non_exhaustive()
@@ -264,7 +266,7 @@ fn make_client(ca: &Pair, user: &str, groups: &[String], now: Timestamp) -> Resu
     Ok(Pair { certificate_pem, key_pem: key.serialize_pem() })
 }
 
-/// A client certificate for the holder of this key, in PEM.
+/// Signs a client certificate for this public key, in PEM.
 pub(super) fn sign_client(
     ca: &Pair,
     user: &str,
@@ -277,13 +279,13 @@ pub(super) fn sign_client(
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     let issuer = issuer(ca)?;
     let draft = params.signed_by(key, &issuer)?;
-    // rcgen keeps one value for each attribute type, but a user may be in many groups.
+    // rcgen allows one value per attribute type, but a user may have many groups.
     let subject = der::subject(user, groups);
     let signed = der::with_subject(draft.der(), &subject, issuer.key())?;
     Ok(der::pem("CERTIFICATE", &signed))
 }
 
-/// Whether the CA signed this certificate, expired or not.
+/// Whether the CA signed this certificate, even if the certificate has expired.
 pub fn is_signed_by(ca_pem: &str, certificate_pem: &str) -> bool {
     let (Ok(ca), Ok(certificate)) = (certificate(ca_pem), certificate(certificate_pem)) else { return false };
     let (Ok(ca), Ok(certificate)) = (x509(&ca), x509(&certificate)) else { return false };
@@ -310,7 +312,7 @@ fn common_name(name: &str) -> DistinguishedName {
     subject
 }
 
-/// What decides whether a certificate must be made anew.
+/// The facts that decide whether a certificate must be renewed.
 struct Facts {
     not_before_s: i64,
     not_after_s: i64,
@@ -328,13 +330,13 @@ impl Facts {
         Ok(Facts { not_before_s, not_after_s, names: names.collect() })
     }
 
-    /// From when to when the certificate need not be made anew, in Unix seconds.
+    /// The period in which the certificate need not be renewed, in Unix seconds.
     fn period(&self) -> Range<i64> {
         let renew_before_s = i64::try_from(RENEW_BEFORE.as_secs()).unwrap_or(i64::MAX);
         self.not_before_s..self.not_after_s.saturating_sub(renew_before_s)
     }
 
-    /// Whether the certificate is to be made anew: it expires soon, or was made when the clock was ahead.
+    /// Whether the certificate must be renewed: it expires soon, or it is not valid yet because the clock was ahead.
     fn is_due(&self, now: Timestamp) -> bool {
         !self.period().contains(&now.as_second())
     }
@@ -382,9 +384,9 @@ mod tests {
         assert!(!format!("{identity:?}").contains("PRIVATE"));
     }
 
-    /// Every character of the text with one bit changed: it is refused, or says the same.
+    /// Flips a bit in each character of the text: it is refused, or parses to the same identity.
     #[test]
-    fn damage_is_noticed_wherever_it_is() {
+    fn damage_is_detected_at_every_byte() {
         let identity = Identity::make(&serving_names("127.0.0.1", &[]), at(NOW)).unwrap();
         let text = identity.to_pem();
         let meant = |identity: &Identity| {

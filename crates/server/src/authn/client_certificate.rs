@@ -5,16 +5,16 @@ use jiff::Timestamp;
 use rcgen::{KeyPair, SubjectPublicKeyInfo};
 use std::time::Duration;
 
-/// A certificate cannot be revoked, so it lasts no longer than this.
+/// A certificate cannot be revoked, so its lifetime is limited.
 pub const LIFETIME_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 pub const LIFETIME_MIN: Duration = Duration::from_secs(10 * 60);
 
 const NAME_BYTES_MAX: usize = 253;
 const GROUPS_MAX: usize = 64;
-/// Names with this prefix are those of Kubernetes' own components. The group `system:masters` may do everything.
+/// Prefix of the names of Kubernetes' own components. The group `system:masters` has all permissions.
 const SYSTEM: &str = "system:";
 
-/// The contents of a client certificate.
+/// The user, groups and lifetime of a client certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateRequest {
     pub user: String,
@@ -23,7 +23,7 @@ pub struct CertificateRequest {
 }
 
 impl CertificateRequest {
-    /// The error is one sentence.
+    /// Checks the names and the lifetime. The error is one sentence.
     pub fn validate(&self) -> Result<(), String> {
         check_name("user", &self.user)?;
         self.groups.iter().try_for_each(|group| check_name("group", group))?;
@@ -38,13 +38,13 @@ impl CertificateRequest {
         Ok(())
     }
 
-    /// The user or group that only Kubernetes' own components have.
+    /// The first user or group name that is reserved for Kubernetes' own components.
     pub fn system_name(&self) -> Option<&str> {
         let names = std::iter::once(&self.user).chain(&self.groups);
         names.map(String::as_str).find(|name| name.starts_with(SYSTEM))
     }
 
-    /// A certificate for the holder of `public_key_pem`'s private key, signed by `ca`.
+    /// Signs a certificate for this public key with the CA's key. Returns it in PEM.
     pub fn sign(&self, ca: &Pair, public_key_pem: &str, now: Timestamp) -> Result<String, CertError> {
         let public_key = SubjectPublicKeyInfo::from_pem(public_key_pem)?;
         sign_client(ca, &self.user, &self.groups, self.lifetime, &public_key, now)
@@ -64,7 +64,7 @@ fn check_name(what: &str, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The private key of a client, which never leaves the process that makes it except to its user.
+/// The private key of a client. The process that generates it gives it only to its user, never to the server.
 pub struct ClientKey(KeyPair);
 
 impl ClientKey {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_names_its_user_and_groups_until_it_ends() {
+    fn a_certificate_identifies_its_user_and_groups_until_it_expires() {
         let identity = Identity::make(&[], at(NOW)).unwrap();
         let key = ClientKey::generate().unwrap();
         let pem = request("jane", &["dev", "ops"], 3600).sign(&identity.ca, &key.public_pem(), at(NOW)).unwrap();

@@ -1,4 +1,4 @@
-//! The few pieces of DER that rcgen cannot write for us: a subject with several organizations.
+//! DER encoding that rcgen does not support: a subject with several organizations.
 
 use super::certs::CertError;
 use base64::Engine;
@@ -12,10 +12,10 @@ const BIT_STRING: u8 = 0x03;
 /// 2.5.4.3 and 2.5.4.10.
 const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
 const ORGANIZATION: [u8; 3] = [0x55, 0x04, 0x0a];
-/// In a certificate's body: version, serial number, algorithm, issuer, validity, subject.
+/// Position of the subject in a certificate: version, serial number, algorithm, issuer, validity, subject.
 const SUBJECT_AT: usize = 5;
 
-/// A subject name: each group as an organization, the user as the common name.
+/// A subject name with the groups as organizations and the user as common name.
 pub fn subject(user: &str, groups: &[String]) -> Vec<u8> {
     let organizations = groups.iter().map(|group| attribute(ORGANIZATION, group));
     let attributes: Vec<u8> = organizations.chain(std::iter::once(attribute(COMMON_NAME, user))).flatten().collect();
@@ -69,7 +69,7 @@ fn tagged(tag: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Splits the first element off: its header's length, its whole length.
+/// The length of the first element's header, and its total length.
 fn measure(input: &[u8]) -> Option<(usize, usize)> {
     let first = usize::from(*input.get(1)?);
     if first < 0x80 {

@@ -1,4 +1,4 @@
-//! Private files, replaced as a whole.
+//! Private files, which are replaced atomically.
 
 use super::certs::{CertError, Identity};
 use std::fs;
@@ -16,11 +16,11 @@ pub enum FileError {
     Identity { path: PathBuf, source: CertError },
 }
 
-/// The identity in `directory`, where servers kept it before they kept it in the store.
+/// Reads the identity from `directory`, where older versions stored it.
 pub fn read(directory: &Path) -> Result<Option<Identity>, FileError> {
     let path = directory.join(FILE);
     match store::regular_file::read(&path) {
-        // What is no text any more lacks what it should have; the rest of it says what.
+        // Invalid UTF-8 damages a section; the parser's error names it.
         Ok(bytes) => Identity::from_pem(&String::from_utf8_lossy(&bytes))
             .map(Some)
             .map_err(|source| FileError::Identity { path, source }),
@@ -29,22 +29,23 @@ pub fn read(directory: &Path) -> Result<Option<Identity>, FileError> {
     }
 }
 
-/// As [`write_private`], unless the file has this content and is private: on a full or read-only disk it stays usable.
+/// Like [`write_private`], but does nothing if the file is private and has this content. So it works on a full or
+/// read-only disk.
 pub fn write_private_if_changed(path: &Path, content: &[u8]) -> Result<(), FileError> {
     use std::os::unix::fs::PermissionsExt;
     let is_private = fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o077 == 0);
-    // A file that cannot be read is replaced.
+    // An unreadable file is replaced.
     if is_private && store::regular_file::read(path).is_ok_and(|found| found == content) {
         return Ok(());
     }
     write_private(path, content)
 }
 
-/// Writes a file that only its owner may read. A reader sees the old content or the new, never a part.
+/// Writes a file that only its owner may read. Readers see the old or the new content, never a part.
 pub fn write_private(path: &Path, content: &[u8]) -> Result<(), FileError> {
     let failed = |verb| move |source| FileError::Io { verb, path: path.to_owned(), source };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-    // The name is unique to this process, so that two servers writing one kubeconfig do not share a half-written file.
+    // The name contains the process id, so that two servers do not write the same temporary file.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let draft = directory.join(format!(".{name}.{}", std::process::id()));
     match fs::remove_file(&draft) {
@@ -54,7 +55,7 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<(), FileError> {
     let mut file = private_options().open(&draft).map_err(failed("write"))?;
     let written = file.write_all(content).and_then(|()| file.sync_all());
     if let Err(error) = written.and_then(|()| fs::rename(&draft, path)) {
-        // The first error is the news; a draft left behind does no harm.
+        // Report the first error. A remaining temporary file does no harm.
         let _ = fs::remove_file(&draft);
         return Err(failed("write")(error));
     }

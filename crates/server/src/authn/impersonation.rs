@@ -1,4 +1,4 @@
-//! Acting as somebody else: what `kubectl --as` sends, allowed by the verb `impersonate`.
+//! Impersonation: requests of `kubectl --as`, which need the verb `impersonate`.
 
 use super::{AUTHENTICATED, service_account_groups, service_account_name};
 use crate::attributes::{Attributes, User};
@@ -14,8 +14,8 @@ const AUTHENTICATION_GROUP: &str = "authentication.k8s.io";
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// The user that `caller` asks to be taken for, or `None` when no header asks for it. `allow` says whether the caller may do
-/// something, and gives the refusal.
+/// The impersonated user, or `None` without impersonation headers. `allow` checks a permission of the caller and
+/// returns the refusal.
 pub fn impersonate(
     headers: &HeaderMap,
     caller: &User,
@@ -28,7 +28,7 @@ pub fn impersonate(
     Ok(Some(asked.user()))
 }
 
-/// What the headers ask for.
+/// The content of the impersonation headers.
 #[derive(Debug, Default, PartialEq)]
 struct Asked {
     user: String,
@@ -59,7 +59,7 @@ impl Asked {
         Err(Status::bad_request("requested groups, a uid or extra fields without impersonating a user"))
     }
 
-    /// What the caller must be allowed to do.
+    /// The permissions that the caller needs.
     fn needs(&self) -> Vec<Attributes> {
         let impersonate = |group: &str, resource: &str, name: &str| Attributes {
             verb: "impersonate".to_owned(),
@@ -108,7 +108,7 @@ impl Asked {
     }
 }
 
-/// The namespace and name of an account, when `user` is an account's.
+/// Namespace and name of a ServiceAccount, if `user` is one.
 fn service_account(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     let fits = object::name::label(namespace).is_empty() && object::name::subdomain(name).is_empty();
@@ -125,7 +125,8 @@ fn texts(headers: &HeaderMap, name: &str) -> Result<Vec<String>, Status> {
     headers.get_all(name).iter().map(read).collect()
 }
 
-/// Header names hold few characters, so that clients write others as `%2f`. What does not decode is taken as it is.
+/// Decodes percent-encoding, which clients use for characters that are invalid in header names. Invalid encoding is
+/// kept unchanged.
 fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -159,7 +160,7 @@ mod tests {
         headers
     }
 
-    /// The user that comes out, and what had to be allowed for it.
+    /// The resulting user, and the checked permissions.
     fn ask(pairs: &[(&str, &str)]) -> (Option<User>, Vec<String>) {
         let needs = RefCell::new(Vec::new());
         let allow = |_: &User, needed: &Attributes| {

@@ -1,11 +1,11 @@
-//! The file that tells kubectl where the server is and who the user is.
+//! The kubeconfig: the server's address and the user's credentials.
 
 use base64::Engine;
 
-/// A kubeconfig with one cluster, one user and one context, all in PEM taken from the arguments.
+/// A kubeconfig with one cluster, one user and one context.
 pub fn kubeconfig(server_url: &str, ca_pem: &str, client_certificate_pem: &str, client_key_pem: &str) -> String {
     let data = |pem: &str| base64::engine::general_purpose::STANDARD.encode(pem);
-    // JSON strings are YAML strings; a URL from the command line may hold anything.
+    // JSON strings are valid YAML. The URL comes from the command line and may contain any character.
     let server = object::Value::from(server_url);
     format!(
         "apiVersion: v1

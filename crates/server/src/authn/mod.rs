@@ -1,12 +1,12 @@
-//! Who is asking: client certificates, tokens, and the certificates and keys behind them.
+//! Authentication: client certificates, tokens, and the server's certificates and keys.
 
 mod cache;
 pub mod certs;
 mod client_certificate;
 mod der;
 pub mod files;
+pub mod identity_store;
 mod impersonation;
-pub mod kept;
 mod kubeconfig;
 mod serving;
 pub mod static_tokens;
@@ -31,7 +31,7 @@ pub use static_tokens::StaticTokens;
 pub use tls::{ClientCertificates, server_config, user_from_certificate};
 pub use tokens::{ServiceAccountTokens, TokenError};
 
-/// The group of everyone who proved an identity.
+/// The group of all authenticated users.
 pub const AUTHENTICATED: &str = "system:authenticated";
 
 /// The user name of a ServiceAccount.
@@ -44,14 +44,14 @@ pub fn service_account_groups(namespace: &str) -> Vec<String> {
     vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")]
 }
 
-/// The user that a ServiceAccount acts as.
+/// The user of a ServiceAccount.
 pub fn service_account_user(namespace: &str, name: &str) -> User {
     let mut groups = service_account_groups(namespace);
     groups.push(AUTHENTICATED.to_owned());
     User { name: service_account_name(namespace, name), groups, ..User::default() }
 }
 
-/// Tells who sent a request.
+/// Authenticates requests.
 pub struct Authenticator {
     pub certificates: ClientCertificates,
     pub static_tokens: StaticTokens,
@@ -60,7 +60,8 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    /// The caller, by certificate or by token; anonymous without either. A bad one of either is 401, unless the other is good.
+    /// The user of a certificate or token, or anonymous without either. An invalid credential gives 401, unless the
+    /// other one is valid.
     pub fn authenticate(&self, headers: &HeaderMap, peer_certificate: Option<&[u8]>) -> Result<User, Status> {
         let mut refusals = Vec::new();
         if let Some(der) = peer_certificate {
@@ -79,15 +80,15 @@ impl Authenticator {
         if refusals.is_empty() {
             return Ok(User::anonymous());
         }
-        // The caller learns only that it failed; whoever runs the server may want to know why.
+        // Clients do not learn the reason; the log has it for operators.
         tracing::debug!(reasons = ?refusals, "unauthenticated request");
         Err(Status::unauthorized())
     }
 
-    /// The user of a token meant for one of `audiences`, and those of them that it is meant for.
+    /// The user of a token for one of `audiences`, and those audiences that it is valid for.
     pub fn authenticate_token(&self, token: &str, audiences: &[String]) -> Result<(User, Vec<String>), TokenError> {
         if let Some(user) = self.static_tokens.user(&static_tokens::digest(token)) {
-            // A static token is meant for this server and nobody else.
+            // A static token is valid only for this server.
             let own = self.tokens.audiences();
             let shared: Vec<String> = audiences.iter().filter(|audience| own.contains(audience)).cloned().collect();
             if shared.is_empty() {
@@ -99,7 +100,7 @@ impl Authenticator {
     }
 }
 
-/// The token of an `Authorization: Bearer` header. Other schemes are not ours, and so no attempt to log in.
+/// The token of an `Authorization: Bearer` header. Other schemes are ignored.
 fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?;
     let (scheme, token) = std::str::from_utf8(value.as_bytes()).ok()?.trim().split_once(' ')?;

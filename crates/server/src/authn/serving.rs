@@ -1,4 +1,5 @@
-//! The certificate that a running server shows. It is made anew before it expires, and when the clock says that it is not valid yet.
+//! The serving certificate of a running server. It is renewed before it expires, and when it is not valid yet by the
+//! clock.
 
 use super::certs::{CertError, Identity, certificate, private_key};
 use super::tls::provider;
@@ -11,7 +12,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between two attempts to make a certificate. Measured by the monotonic clock: the other one may jump back.
+/// Time between two attempts to renew, by the monotonic clock, because the system clock may jump back.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 pub struct Serving {
@@ -22,7 +23,7 @@ pub struct Serving {
 struct State {
     identity: Identity,
     shown: Arc<CertifiedKey>,
-    /// When the certificate need not be made anew, in Unix seconds.
+    /// The period in which the certificate need not be renewed, in Unix seconds.
     period: Range<i64>,
     failed_at: Option<Instant>,
 }
@@ -42,8 +43,8 @@ impl Serving {
             let renewed = state.renew(now);
             state.failed_at = renewed.is_err().then(Instant::now);
             match renewed {
-                Ok(()) => tracing::info!("the serving certificate was made anew"),
-                Err(error) => tracing::error!(%error, "the serving certificate cannot be made anew; trying again"),
+                Ok(()) => tracing::info!("renewed the serving certificate"),
+                Err(error) => tracing::error!(%error, "cannot renew the serving certificate; trying again"),
             }
         }
         state.shown.clone()
@@ -65,7 +66,7 @@ impl ResolvesServerCert for Serving {
     }
 }
 
-// Keys never reach a log, not even by accident.
+// Keys must never be logged.
 impl fmt::Debug for Serving {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Serving")
@@ -109,10 +110,10 @@ mod tests {
             let shown = serving.shown();
             let (_, parsed) = X509Certificate::from_der(&shown.cert[0]).unwrap();
             let (from_s, to_s) = (parsed.validity.not_before.timestamp(), parsed.validity.not_after.timestamp());
-            // A client may be behind by some minutes.
+            // A client's clock may be some minutes behind.
             assert!(from_s <= now_s - 600 && to_s > now_s + 60 * DAY_S, "{jump_s}: {from_s} {to_s}");
             if jump_s == 0 && Arc::ptr_eq(&shown, &first) {
-                assert!(Arc::ptr_eq(&serving.shown(), &shown), "it is made once");
+                assert!(Arc::ptr_eq(&serving.shown(), &shown), "it is renewed only once");
             }
         }
     }

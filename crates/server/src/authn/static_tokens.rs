@@ -1,16 +1,17 @@
-//! The static token file: `token,user,uid,"group1,group2"`, one token a line.
+//! The static token file: one token per line, as `token,user,uid,"group1,group2"`.
 
 use super::AUTHENTICATED;
 use crate::attributes::User;
 use std::collections::HashMap;
 
-/// Tokens from a file, known by their digests.
+/// The users of static tokens, by digest.
 #[derive(Default)]
 pub struct StaticTokens {
     users: HashMap<TokenDigest, User>,
 }
 
-/// SHA-256 of a token. Tokens are only ever looked up by it, so that how long a comparison takes tells nothing about the token.
+/// SHA-256 of a token. Tokens are looked up by digest only, so that the time of a comparison reveals nothing about a
+/// token.
 pub type TokenDigest = [u8; 32];
 
 pub fn digest(token: &str) -> TokenDigest {
@@ -21,7 +22,7 @@ pub fn digest(token: &str) -> TokenDigest {
 }
 
 impl StaticTokens {
-    /// Reads the file's text; an error is one sentence that names the line, and never the token.
+    /// Parses the file. An error is one sentence with the line number, without the token.
     pub fn parse(text: &str) -> Result<StaticTokens, String> {
         let mut users = HashMap::new();
         for (at, line) in text.lines().enumerate() {
@@ -67,7 +68,7 @@ fn parse_line(line: &str) -> Result<(String, User), String> {
     Ok((token.clone(), User { name: name.clone(), uid: uid.clone(), groups, ..User::default() }))
 }
 
-/// The columns of one CSV line; a quoted column may hold commas, and `""` for a quote.
+/// The columns of one CSV line. A quoted column may contain commas, and `""` for a quote.
 fn fields(line: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     let mut rest = line;

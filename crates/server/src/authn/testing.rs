@@ -1,4 +1,4 @@
-//! A real store in memory, and a clock that stands still, for the tests of this crate's identities and roles.
+//! A real store in memory and a manual clock, for unit tests of authentication and authorization.
 
 use crate::env::{Clock, Env, Ids};
 use jiff::Timestamp;
@@ -27,7 +27,7 @@ fn commit(store: &Arc<dyn Store>, operation: Operation) {
     futures::executor::block_on(store.txn(txn)).unwrap();
 }
 
-/// A clock that tests move by hand, and ids that count.
+/// A clock that tests advance, and ids that count up.
 pub struct Bench {
     now_s: AtomicI64,
     ids: AtomicU64,

@@ -1,9 +1,9 @@
-//! TLS, and who a client certificate says its holder is.
+//! TLS, and the user of a client certificate.
 //!
-//! The handshake takes any client certificate whose key the client proves to hold; whether we believe it is decided for each
-//! request. So a foreign or expired certificate is answered with a 401 that says so, as upstream's server does, instead of a
-//! dropped connection; a certificate that expires while its connection lives, or whose TLS session is resumed, is refused from
-//! then on; and a good token still counts beside a bad certificate.
+//! The handshake accepts any client certificate whose key the client has; each request then checks the certificate.
+//! So an untrusted or expired certificate gets a 401 with a reason, as upstream, instead of a closed connection. A
+//! certificate that expires during its connection or resumed session is refused from then on, and a valid token
+//! counts next to an invalid certificate.
 
 use super::cache::Cache;
 use super::certs::{CertError, Identity, certificate};
@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// TLS 1.2 and 1.3 with HTTP/2 and HTTP/1.1, resumption by tickets, and client certificates welcome but not needed. The serving certificate is
-/// made anew in time, by the clock.
+/// TLS 1.2 and 1.3 with HTTP/2 and HTTP/1.1, session tickets, and optional client certificates. The serving
+/// certificate is renewed in time, by `clock`.
 pub fn server_config(identity: &Identity, clock: Arc<dyn Clock>) -> Result<Arc<ServerConfig>, CertError> {
     let failed = |error: rustls::Error| CertError::Tls(error.to_string());
     let serving = Arc::new(Serving::new(identity, clock)?);
@@ -39,7 +39,7 @@ pub fn server_config(identity: &Identity, clock: Arc<dyn Clock>) -> Result<Arc<S
     Ok(Arc::new(config))
 }
 
-/// Why a client certificate does not count.
+/// Why a client certificate is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("the client certificate has expired or is not yet valid")]
@@ -52,10 +52,11 @@ pub enum Refused {
     Unreadable(String),
 }
 
-/// Believes the certificates that our CA issued to clients.
+/// Verifies certificates that this server's CA issued to clients.
 pub struct ClientCertificates {
     verifier: Arc<dyn ClientCertVerifier>,
-    /// Checking a signature takes a tenth of a millisecond, and a client sends the same certificate with every request.
+    /// Verified certificates: checking a signature takes 0.1 ms, and a client sends the same certificate with every
+    /// request.
     known: Cache<Vec<u8>, Known>,
 }
 
@@ -66,7 +67,7 @@ struct Known {
     not_after_s: i64,
 }
 
-/// How many certificates are remembered, twice at most.
+/// Half of the number of cached certificates.
 const KNOWN_HALF: usize = 1024;
 
 impl ClientCertificates {
@@ -74,7 +75,7 @@ impl ClientCertificates {
         Ok(ClientCertificates { verifier: verifier(ca_pem)?, known: Cache::new(KNOWN_HALF) })
     }
 
-    /// The user of a certificate that a client proved to hold.
+    /// The user of a certificate whose key the client has.
     pub fn user(&self, der: &[u8], now: Timestamp) -> Result<User, Refused> {
         if let Some(known) = self.known.get(der) {
             let valid = (known.not_before_s..=known.not_after_s).contains(&now.as_second());
@@ -94,7 +95,8 @@ impl ClientCertificates {
     }
 }
 
-/// Whom a certificate names: the common name is the user, each organization a group. Says nothing about whether to believe it.
+/// The user that a certificate names: its common name, with each organization as a group. Does not verify the
+/// certificate.
 pub fn user_from_certificate(der: &[u8]) -> Result<User, Refused> {
     let (_, parsed) = parse(der)?;
     let subject = parsed.subject();
@@ -139,7 +141,7 @@ fn verifier(ca_pem: &str) -> Result<Arc<dyn ClientCertVerifier>, CertError> {
         .map_err(|error| CertError::Tls(error.to_string()))
 }
 
-/// Checks that the client holds its certificate's key, and leaves the certificate itself to [`ClientCertificates`].
+/// Verifies only that the client has the key of its certificate; [`ClientCertificates`] verifies the certificate.
 #[derive(Debug)]
 struct PossessionOnly {
     believed: Arc<dyn ClientCertVerifier>,
@@ -204,7 +206,7 @@ mod tests {
         Timestamp::from_second(seconds).unwrap()
     }
 
-    /// The real time, because the client in these handshakes asks the real clock whether to believe the server.
+    /// Uses the real time, because the test client checks certificates by the real clock.
     fn identity() -> (Identity, Timestamp) {
         let now = Timestamp::now();
         (Identity::make(&serving_names("127.0.0.1", &[]), now).unwrap(), now)
@@ -234,7 +236,7 @@ mod tests {
         Arc::new(config)
     }
 
-    /// Shakes hands in memory, and returns both ends.
+    /// Performs a handshake in memory. Returns both ends.
     fn connect(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>) -> (ServerConnection, ClientConnection) {
         let mut server = ServerConnection::new(server.clone()).unwrap();
         let mut client = ClientConnection::new(client.clone(), "localhost".try_into().unwrap()).unwrap();
@@ -280,7 +282,7 @@ mod tests {
         assert_eq!(client.alpn_protocol(), Some(&b"h2"[..]));
         let known = ClientCertificates::new(&identity.ca.certificate_pem).unwrap();
         let der = peer(&server).unwrap();
-        // The second answer comes from memory.
+        // The second result comes from the cache.
         for _ in 0..2 {
             let user = known.user(&der, now).unwrap();
             assert_eq!(user.name, "jane");
@@ -311,15 +313,15 @@ mod tests {
         assert_eq!(peer(&server), None);
     }
 
-    /// A server that has run for so long that its certificate has expired, or soon will, shows a new one of the same names.
+    /// A running server whose certificate has expired or soon will renews it with the same names.
     #[test]
-    fn a_serving_certificate_is_made_anew_while_the_server_runs() {
+    fn a_serving_certificate_is_renewed_while_the_server_runs() {
         let names = serving_names("10.1.2.3", &["api.example".to_owned()]);
         for days in [400, 300, 200] {
             let begun = at(Timestamp::now().as_second() - days * 24 * 60 * 60);
             let identity = Identity::make(&names, begun).unwrap();
             let config = server_config(&identity, clock()).unwrap();
-            // The handshake would fail with a certificate that has expired.
+            // The handshake would fail with an expired certificate.
             let (_, client) = connect(&config, &client_config(&identity, None));
             let shown = client.peer_certificates().unwrap()[0].clone();
             let was_new = shown == certificate(&identity.serving.certificate_pem).unwrap();

@@ -1,8 +1,8 @@
-//! `POST serviceaccounts/NAME/token`: a token on request.
+//! `POST serviceaccounts/NAME/token`: issues a token.
 
 use super::tokens::{Bound, Claims, Reference, ServiceAccountTokens};
 use crate::env::Env;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use jiff::{SignedDuration, Timestamp};
 use object::access::{self, Access};
 use object::{Errors, Path, Status, Value, json};
@@ -10,10 +10,10 @@ use object::{Errors, Path, Status, Value, json};
 const DEFAULT_SECONDS: i64 = 3600;
 const MIN_SECONDS: i64 = 10 * 60;
 const MAX_SECONDS: i64 = 1 << 32;
-/// The last second that a timestamp can name.
+/// The last second that a timestamp can have.
 const END_OF_TIME_S: i64 = 253_402_207_200;
 
-/// Answers a TokenRequest for the account `namespace/name`: the request with its defaults and `status` filled in.
+/// Completes a TokenRequest for the account `namespace/name` with defaults and `status`.
 pub fn answer(
     tokens: &ServiceAccountTokens,
     reader: &Reader,
@@ -81,7 +81,7 @@ fn complete_metadata(request: &mut Value, namespace: &str, name: &str, now: Time
     Ok(())
 }
 
-/// Checks the spec; returns the token's lifetime in seconds.
+/// Validates the spec. Returns the token's lifetime in seconds.
 fn validate(request: &Value) -> Result<i64, Status> {
     let mut errors = Errors::default();
     let path = Path::new("spec").child("expirationSeconds");
@@ -99,7 +99,7 @@ fn validate(request: &Value) -> Result<i64, Status> {
     }
 }
 
-/// Writes the object that the token is bound to into the claims.
+/// Adds the object that the token is bound to, to the claims.
 fn bind(bound: &mut Bound, reference: &Value, reader: &Reader) -> Result<(), Status> {
     let (api_version, kind) = (reference.text(&["apiVersion"]), reference.text(&["kind"]));
     let name = reference.text(&["name"]);
@@ -143,7 +143,7 @@ fn bind(bound: &mut Bound, reference: &Value, reader: &Reader) -> Result<(), Sta
     Ok(())
 }
 
-/// Where the pod runs: for information, so a node that is not there is no error.
+/// The pod's node, as information only, so a missing node is no error.
 fn node_of(pod: &Value, reader: &Reader) -> Result<Option<Reference>, Status> {
     let name = pod.text(&["spec", "nodeName"]);
     if name.is_empty() {

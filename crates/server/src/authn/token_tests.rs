@@ -1,4 +1,4 @@
-//! Tokens from request to refusal, on a real store.
+//! Tokens, from request to refusal, with a real store.
 
 use super::certs::Identity;
 use super::testing::{Bench, NOW_S, delete, put, store};
@@ -6,7 +6,7 @@ use super::tokens::DEFAULT_ISSUER;
 use super::{Authenticator, ClientCertificates, ServiceAccountTokens, StaticTokens, token_request};
 use crate::attributes::User;
 use crate::env::Env;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use http::{HeaderMap, HeaderValue, header};
@@ -118,7 +118,7 @@ fn a_requested_token_has_upstreams_claims_and_logs_in() {
 }
 
 #[test]
-fn a_token_dies_with_its_account_and_with_what_it_is_bound_to() {
+fn a_token_is_invalid_after_its_account_or_bound_object_is_deleted() {
     let account = "/core/serviceaccounts/ns/web";
     let cases = [
         (json!({}), account),
@@ -130,7 +130,7 @@ fn a_token_dies_with_its_account_and_with_what_it_is_bound_to() {
     for (spec, key) in cases {
         let world = World::new();
         let token = world.token(spec.clone());
-        // Twice, so that what is remembered cannot keep it alive.
+        // Twice, to test that a cached result does not keep the token valid.
         assert!(world.login(&token).is_ok() && world.login(&token).is_ok());
         delete(&world.store, key);
         assert_eq!(world.login(&token).unwrap_err(), Status::unauthorized(), "{spec} without {key}");
@@ -138,7 +138,7 @@ fn a_token_dies_with_its_account_and_with_what_it_is_bound_to() {
         assert_eq!(world.login(&token).unwrap_err().code, 401, "{spec} with another {key}");
         assert!(world.why_not(&token).contains("UID (another) does not match claim"), "{}", world.why_not(&token));
     }
-    // Where a pod runs is for information only.
+    // The node of a pod is only information.
     let world = World::new();
     let token = world.token(bound_to("Pod", "web-0"));
     delete(&world.store, "/core/nodes/n1");
@@ -146,7 +146,7 @@ fn a_token_dies_with_its_account_and_with_what_it_is_bound_to() {
 }
 
 #[test]
-fn a_terminating_account_counts_a_minute_longer() {
+fn a_terminating_account_is_valid_for_a_minute() {
     let world = World::new();
     let token = world.token(json!({}));
     let going = json!({"metadata": {"uid": "sa-1", "deletionTimestamp": "2027-01-15T08:00:00Z"}});
@@ -162,7 +162,7 @@ fn a_terminating_account_counts_a_minute_longer() {
 fn times_audiences_issuer_and_signature_are_checked() {
     let world = World::new();
     let token = world.token(json!({"expirationSeconds": 600}));
-    // A server whose clock is a minute ahead, or behind, accepts it.
+    // A server whose clock is up to a minute ahead or behind accepts the token.
     world.bench.advance(600 + 60);
     assert!(world.login(&token).is_ok());
     world.bench.advance(1);
@@ -200,7 +200,7 @@ fn times_audiences_issuer_and_signature_are_checked() {
         assert_eq!(world.login(&text).unwrap_err(), Status::unauthorized());
         assert_eq!(world.why_not(&text), "invalid bearer token");
     }
-    // Another cluster's token for an account of the same name and uid.
+    // A token of another cluster, for an account with the same name and uid.
     let other = World::new();
     assert_eq!(world.why_not(&other.token(json!({}))), "invalid bearer token");
     let key = &world.identity.service_account_key_pem;
@@ -246,7 +246,7 @@ fn bad_requests_are_refused_in_upstreams_words() {
 }
 
 #[test]
-fn certificates_tokens_and_nothing() {
+fn certificates_tokens_and_no_credentials() {
     let world = World::new();
     let now = world.env.clock.now();
     let admin = super::certs::certificate(&world.identity.admin.certificate_pem).unwrap();
@@ -288,7 +288,7 @@ fn the_published_key_verifies_a_token() {
 }
 
 #[test]
-fn token_reviews_tell_whose_token_it_is() {
+fn token_reviews_return_the_user_of_a_token() {
     let world = World::new();
     let ask = |spec: Value| {
         crate::authz::reviews::token(&world.authenticator, json!({"spec": spec})).map(|review| review["status"].clone())

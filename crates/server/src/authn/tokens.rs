@@ -1,4 +1,4 @@
-//! ServiceAccount tokens: JSON Web Tokens signed with ES256, valid while the account and what they are bound to exist.
+//! ServiceAccount tokens: JSON Web Tokens signed with ES256, valid while the account and the bound objects exist.
 
 use super::cache::Cache;
 use super::certs::{CertError, private_key};
@@ -18,18 +18,18 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use store::Store;
 
-/// Who signs where nothing else is said, as kubeadm's clusters do.
+/// The default issuer, as in clusters made by kubeadm.
 pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
-/// Clocks of servers of one store differ by some seconds; upstream's tolerance for the times of a token.
+/// Tolerated clock difference between servers of one store, as upstream.
 const LEEWAY_S: i64 = 60;
-/// An account or pod that is being deleted still counts for this long, so that its last requests are not cut off.
+/// A terminating account or pod is still valid for this long, so that its last requests succeed.
 const DELETION_LEEWAY_S: i64 = 60;
-/// How many verified tokens, and how many accounts and pods, are remembered, twice at most.
+/// Half of the number of cached tokens, and of cached accounts and pods.
 const REMEMBERED_HALF: usize = 4096;
-/// No token of ours comes near this.
+/// All tokens of this server are much shorter.
 const TOKEN_MAX_BYTES: usize = 64 * 1024;
 
-/// What a token says. The order of the members is the order on the wire.
+/// The claims of a token, in the order in which they are encoded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
     pub aud: Vec<String>,
@@ -43,11 +43,11 @@ pub struct Claims {
     pub sub: String,
 }
 
-/// The account, and what the token is bound to.
+/// The account of a token, and the objects that it is bound to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bound {
     pub namespace: String,
-    /// With a pod: where it runs, for information. Alone: the node that the token is bound to.
+    /// With a pod: its node, as information. Without a pod: the node that the token is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Reference>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,7 +64,7 @@ pub struct Reference {
     pub uid: String,
 }
 
-/// Why a token does not count.
+/// Why a token is refused.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum TokenError {
     #[error("invalid bearer token")]
@@ -85,7 +85,7 @@ pub enum TokenError {
 pub struct ServiceAccountTokens {
     signer: Signer,
     issuer: String,
-    /// The audiences that mean this API server.
+    /// The audiences of this API server.
     audiences: Vec<String>,
     store: Arc<dyn Store>,
     verified: Cache<TokenDigest, Arc<Claims>>,
@@ -114,7 +114,7 @@ impl ServiceAccountTokens {
         &self.issuer
     }
 
-    /// The audiences that mean this API server.
+    /// The audiences of this API server.
     pub fn audiences(&self) -> &[String] {
         &self.audiences
     }
@@ -123,7 +123,7 @@ impl ServiceAccountTokens {
         self.signer.sign(claims)
     }
 
-    /// The user of a token meant for one of `audiences`, and those of them that it is meant for.
+    /// The user of a token for one of `audiences`, and those audiences that it is valid for.
     pub fn verify(&self, token: &str, audiences: &[String], now: Timestamp) -> Result<(User, Vec<String>), TokenError> {
         let claims = self.claims(token)?;
         let now_s = now.as_second();
@@ -144,7 +144,7 @@ impl ServiceAccountTokens {
         Ok((user(&claims), shared))
     }
 
-    /// The claims of a token with our signature, whatever they say.
+    /// The claims of a token that this server signed. They are not checked yet.
     fn claims(&self, token: &str) -> Result<Arc<Claims>, TokenError> {
         let digest = digest(token);
         if let Some(claims) = self.verified.get(&digest) {
@@ -155,7 +155,7 @@ impl ServiceAccountTokens {
         Ok(claims)
     }
 
-    /// The account, and what the token is bound to, must still be there and be the same.
+    /// The account and the bound objects must exist with the same uids.
     fn check_existence(&self, bound: &Bound, now_s: i64) -> Result<(), TokenError> {
         let ns = &bound.namespace;
         let account = &bound.serviceaccount;
@@ -185,7 +185,7 @@ impl ServiceAccountTokens {
         Ok(())
     }
 
-    /// What matters of a stored object, parsed once for each of its versions.
+    /// The relevant fields of a stored object, parsed once per version.
     fn fact(&self, key: &str) -> Result<Option<Fact>, TokenError> {
         let Some(record) = self.store.get(key) else { return Ok(None) };
         if let Some(fact) = self.facts.get(key)
@@ -219,7 +219,7 @@ impl ServiceAccountTokens {
         }]})
     }
 
-    /// `/.well-known/openid-configuration`; `server_url` is where clients reach this server.
+    /// `/.well-known/openid-configuration`. `server_url` is the URL at which clients reach this server.
     pub fn openid_configuration(&self, server_url: &str) -> Value {
         json!({
             "issuer": self.issuer,
@@ -301,8 +301,10 @@ impl Signer {
     fn new(key_pem: &str) -> Result<Signer, CertError> {
         let random = SystemRandom::new();
         let der = private_key(key_pem)?;
-        let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der.secret_der(), &random)
-            .map_err(|error| CertError::Unreadable(format!("the token signing key is no ECDSA P-256 key: {error}")))?;
+        let key =
+            EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der.secret_der(), &random).map_err(|error| {
+                CertError::Unreadable(format!("the token signing key is not an ECDSA P-256 key: {error}"))
+            })?;
         let key_id = BASE64.encode(ring::digest::digest(&ring::digest::SHA256, key.public_key().as_ref()));
         Ok(Signer { key, key_id, random })
     }
@@ -314,11 +316,11 @@ impl Signer {
         let signature = self
             .key
             .sign(&self.random, signed.as_bytes())
-            .map_err(|_| Status::internal("the system gave no randomness to sign a token with"))?;
+            .map_err(|_| Status::internal("the operating system provided no random numbers to sign a token"))?;
         Ok(format!("{signed}.{}", BASE64.encode(signature)))
     }
 
-    /// The claims, if the signature is ours.
+    /// The claims, if this server signed the token.
     fn verify(&self, token: &str) -> Option<Claims> {
         if token.len() > TOKEN_MAX_BYTES {
             return None;
@@ -334,7 +336,7 @@ impl Signer {
         serde_json::from_slice(&BASE64.decode(claims).ok()?).ok()
     }
 
-    /// The public key's coordinates; it is stored as a tag byte and 32 bytes each.
+    /// The coordinates of the public key, which is stored as a tag byte and 32 bytes for each.
     fn public_point(&self) -> (&[u8], &[u8]) {
         let point = self.key.public_key().as_ref().get(1..).unwrap_or_default();
         point.split_at(point.len() / 2)

@@ -1,17 +1,17 @@
-//! Aggregated ClusterRoles: their rules are those of the roles that their selectors choose.
+//! Aggregated ClusterRoles: their rules are those of the roles that their selectors match.
 
 use object::access::{self, Access};
 use object::selector::LabelSelector;
 use object::{Map, Value};
 
-/// The rules that `role` should hold, given all ClusterRoles; `None` when it does not aggregate or already holds them.
+/// The rules that `role` should have. `None` if it is not aggregated or already has them.
 pub fn aggregate<'a>(role: &Value, all: impl IntoIterator<Item = &'a Value>) -> Option<Vec<Value>> {
     let selectors = role.at(&["aggregationRule"])?.items(&["clusterRoleSelectors"]);
     let mut others: Vec<&Value> = all.into_iter().filter(|other| access::name(other) != access::name(role)).collect();
     others.sort_by_key(|other| access::name(other));
     let mut rules: Vec<Value> = Vec::new();
     for selector in selectors {
-        // A selector that cannot be read was refused on write; if it got in all the same, it chooses nothing.
+        // Invalid selectors are refused on write; if one is stored anyway, it matches nothing.
         let Ok(selector) = LabelSelector::from_object(selector) else { continue };
         for other in others.iter().filter(|other| selector.matches(labels(other))) {
             for rule in other.items(&["rules"]) {
@@ -59,7 +59,7 @@ mod tests {
         let verbs: Vec<&str> = rules.iter().map(|rule| rule["verbs"][0].as_str().unwrap()).collect();
         assert_eq!(verbs, ["watch", "get", "list", "create"]);
         target["rules"] = json!(rules);
-        assert_eq!(aggregate(&target, &all), None, "nothing is left to do");
-        assert_eq!(aggregate(&all[0], &all), None, "a plain role is left alone");
+        assert_eq!(aggregate(&target, &all), None, "the role already has the rules");
+        assert_eq!(aggregate(&all[0], &all), None, "a role without aggregation is unchanged");
     }
 }

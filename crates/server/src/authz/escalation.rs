@@ -1,4 +1,5 @@
-//! Nobody grants what they do not hold: writes of roles and bindings are checked against the writer's own rules.
+//! Prevention of privilege escalation: the rules in written roles and bindings must be covered by the writer's own
+//! rules.
 
 use super::index::{Index, RoleRef};
 use super::rule::{Rule, Work, compact, missing, missing_within, quoted};
@@ -8,12 +9,12 @@ use object::access::{self, Access};
 use object::{Kind, Status, Value};
 use std::collections::BTreeSet;
 
-/// As many rights that somebody lacks are told, one verb and resource each.
+/// Limit of missing permissions in a refusal, one verb and resource each.
 const TOLD_MAX: usize = 100;
 
 impl Authorizer {
-    /// Refuses a role or binding that would grant more than `user` holds, unless the verbs `escalate` or `bind` allow it. Writes
-    /// of other kinds pass.
+    /// Refuses a role or binding that grants more than `user` has, unless the verbs `escalate` or `bind` allow it.
+    /// Accepts writes of other kinds.
     pub fn check_escalation(
         &self,
         user: &User,
@@ -52,7 +53,7 @@ fn check_role(index: &Index, user: &User, plural: &str, role: &Value, old: Optio
     }
     let aggregates = |role: &Value| role.has(&["aggregationRule"]);
     if aggregates(role) || old.is_some_and(aggregates) {
-        // What an aggregated role will hold is decided by others, so that only one who holds everything may write one.
+        // Other users decide what an aggregated role will contain, so only a user with all permissions may write one.
         let held: Vec<&Rule> = index.rules_of(user, "").collect();
         if !missing(&held, &everything()).is_empty() {
             let why = "must have cluster-admin privileges to use the aggregationRule";
@@ -63,7 +64,7 @@ fn check_role(index: &Index, user: &User, plural: &str, role: &Value, old: Optio
         .map_err(|why| refused(plural, name, ("escalate", plural), &why))
 }
 
-/// 403 about an object, with the verb and the resource whose permission would allow the write.
+/// A 403 response for an object. It names the verb and the resource of the permission that would allow the write.
 fn refused(plural: &str, name: &str, (verb, resource): (&str, &str), why: &str) -> Status {
     Status::forbidden(GROUP, plural, name, why).missing_permission(verb, GROUP, resource)
 }
@@ -80,10 +81,10 @@ fn check_binding(index: &Index, user: &User, plural: &str, binding: &Value) -> R
     confirm(index, user, namespace, rules).map_err(|why| refused(plural, name, ("bind", role.plural()), &why))
 }
 
-/// Nothing, or the sentence that lists what the user lacks.
+/// Refuses with a list of the rules that the user lacks.
 fn confirm(index: &Index, user: &User, namespace: &str, wanted: &[Rule]) -> Result<(), String> {
     let mut held: Vec<&Rule> = index.rules_of(user, namespace).collect();
-    // What allows most says it in a few words.
+    // A rule that allows everything has the fewest words, so compare short rules first.
     held.sort_by_key(|rule| rule.words());
     let work = Work::bounded();
     let lacking: Vec<Rule> = missing_within(&held, wanted, &work).take(TOLD_MAX + 1).collect();
@@ -134,7 +135,7 @@ fn rbac_attributes(verb: &str, plural: &str, namespace: &str, name: &str) -> Att
     }
 }
 
-/// Whether the update changes nothing but what the garbage collector needs to let the object go.
+/// Whether the update changes only what the garbage collector changes.
 fn only_collected(old: &Value, new: &Value) -> bool {
     const COLLECTED: [&str; 4] = ["ownerReferences", "finalizers", "managedFields", "resourceVersion"];
     let stripped = |object: &Value| {

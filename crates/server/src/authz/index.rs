@@ -1,4 +1,5 @@
-//! Roles and bindings, indexed by whom they bind: what a question costs depends on the caller's bindings, not on all.
+//! Index of roles and bindings by subject: the cost of a check depends on the bindings of the user, not on their
+//! total number.
 
 use super::rule::Rule;
 use crate::attributes::{Attributes, User};
@@ -8,23 +9,23 @@ use object::access::{self, Access};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The prefix of every stored RBAC object.
+/// Key prefix of all stored RBAC objects.
 pub const PREFIX: &str = "/rbac.authorization.k8s.io/";
 
-/// Where a role or a binding counts: in one namespace, or (`""`) everywhere.
+/// The namespace of a role or binding; empty for the whole cluster.
 type Namespace = String;
 
 #[derive(Default)]
 pub struct Index {
-    /// By namespace and name; ClusterRoles under `""`.
+    /// By namespace and name. ClusterRoles are under `""`.
     roles: HashMap<Namespace, HashMap<String, Vec<Rule>>>,
-    /// By store key, so that a change finds what it replaces.
+    /// By store key, to find the old version of a changed binding.
     bindings: HashMap<String, Arc<Binding>>,
     users: HashMap<String, Bound>,
     groups: HashMap<String, Bound>,
 }
 
-/// The bindings of one user or group; ClusterRoleBindings under `""`.
+/// The bindings of one user or group. ClusterRoleBindings are under `""`.
 type Bound = HashMap<Namespace, Vec<Arc<Binding>>>;
 
 /// A RoleBinding or ClusterRoleBinding.
@@ -36,7 +37,7 @@ struct Binding {
     subjects: Vec<Subject>,
 }
 
-/// The role that a binding names.
+/// The role that a binding refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoleRef {
     pub cluster: bool,
@@ -56,7 +57,7 @@ pub struct Grant<'a> {
     subject: Asking<'a>,
 }
 
-/// Which side of the caller a binding spoke to.
+/// Whether a binding matched the user or one of the groups.
 #[derive(Clone, Copy)]
 enum Asking<'a> {
     User(&'a str),
@@ -64,7 +65,7 @@ enum Asking<'a> {
 }
 
 impl Index {
-    /// Takes in the new value of a key, or its absence.
+    /// Applies a new value of a key, or its deletion.
     pub fn apply(&mut self, key: &str, value: Option<&Value>) {
         let Some(rest) = key.strip_prefix(PREFIX) else { return };
         let parts: Vec<&str> = rest.splitn(3, '/').collect();
@@ -105,7 +106,7 @@ impl Index {
         for subject in &binding.subjects {
             let (map, name) = self.side(subject);
             let bound = map.entry(name).or_default().entry(namespace.to_owned()).or_default();
-            // A subject may be listed twice.
+            // A binding may list a subject twice.
             if !bound.iter().any(|known| Arc::ptr_eq(known, &binding)) {
                 bound.push(binding.clone());
             }
@@ -135,19 +136,19 @@ impl Index {
         }
     }
 
-    /// The first binding found that allows the request.
+    /// The first binding that allows the request.
     pub fn grant<'a>(&'a self, user: &'a User, asked: &'a Attributes) -> Option<Grant<'a>> {
         self.bindings_of(user, &asked.namespace)
             .find(|(_, binding)| self.rules(binding).is_some_and(|rules| rules.iter().any(|rule| rule.allows(asked))))
             .map(|(subject, binding)| Grant { binding, subject })
     }
 
-    /// All rules that hold for the user in the namespace (`""`: at the cluster scope).
+    /// All rules of the user in the namespace (`""`: cluster scope).
     pub fn rules_of<'a>(&'a self, user: &'a User, namespace: &'a str) -> impl Iterator<Item = &'a Rule> + Clone {
         self.bindings_of(user, namespace).filter_map(|(_, binding)| self.rules(binding)).flatten()
     }
 
-    /// The roles that the user is bound to but that do not exist, as refusals name them.
+    /// Roles that the user is bound to but that do not exist, as named in refusals.
     pub fn missing_roles(&self, user: &User, namespace: &str) -> Vec<String> {
         let mut missing = Vec::new();
         for (_, binding) in self.bindings_of(user, namespace) {
@@ -159,7 +160,7 @@ impl Index {
         missing
     }
 
-    /// The rules of a role as a binding in `namespace` names it.
+    /// The rules of the role that a binding in `namespace` refers to.
     pub fn role(&self, namespace: &str, role: &RoleRef) -> Option<&[Rule]> {
         self.roles.get(if role.cluster { "" } else { namespace })?.get(&role.name).map(Vec::as_slice)
     }
@@ -168,7 +169,7 @@ impl Index {
         self.role(&binding.namespace, &binding.role)
     }
 
-    /// The bindings that speak to the user: cluster-wide ones first, then the namespace's.
+    /// The bindings of the user: those of the cluster first, then those of the namespace.
     fn bindings_of<'a>(
         &'a self,
         user: &'a User,
@@ -228,7 +229,7 @@ impl Subject {
             "ServiceAccount" => {
                 let given = subject.text(&["namespace"]);
                 let namespace = if given.is_empty() { binding_namespace } else { given };
-                // Without a namespace there is no such account.
+                // A ServiceAccount subject without a namespace matches no account.
                 (!namespace.is_empty()).then(|| Subject::ServiceAccount { namespace: namespace.to_owned(), name })
             }
             _ => None,

@@ -1,4 +1,4 @@
-//! May they: RBAC with upstream's bootstrap roles, access reviews, no escalation.
+//! Authorization: RBAC with upstream's bootstrap roles, access reviews, escalation checks.
 
 mod aggregation;
 pub mod bootstrap;
@@ -22,17 +22,18 @@ pub(crate) use rule::quoted;
 pub use rule::{Rule, missing};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
-/// The group that may do everything, whatever the roles say: the way back in after a mistake.
+/// The group with all permissions, whatever the roles say, so that administrators can repair wrong roles.
 pub const MASTERS: &str = "system:masters";
 
-/// An answer, and why.
+/// A decision with its reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     pub allowed: bool,
     pub reason: String,
 }
 
-/// The right that a request needs, by its method and URL. An apply that creates its object needs `create` as well.
+/// The permission that a request needs, from its method and URL. An apply that creates its object also needs
+/// `create`.
 pub fn asked(method: &Method, uri: &Uri) -> Result<Attributes, Status> {
     let query = Query::parse(uri.query().unwrap_or(""))?;
     Ok(match request::parse(method, uri.path(), &query)? {
@@ -41,7 +42,7 @@ pub fn asked(method: &Method, uri: &Uri) -> Result<Attributes, Status> {
     })
 }
 
-/// 403, in the words that clients know.
+/// The 403 in upstream's words.
 pub fn forbidden(user: &User, asked: &Attributes, reason: &str) -> Status {
     let mut why = refusal(&user.name, asked);
     if !reason.is_empty() {

@@ -1,29 +1,31 @@
-//! What a node may do, by its name: report itself, renew its lease, and read, report and remove the pods that are bound to it.
+//! Permissions of nodes, by node name: a node may write its own Node, renew its lease, and read, update and delete
+//! the pods bound to it.
 //!
-//! A node is a user `system:node:NAME` in the group `system:nodes`. As upstream, the group has no rights by RBAC. What a request alone
-//! does not show, such as the name of an object that is created, is checked when the object is written (`admission::nodes`).
+//! A node is a user `system:node:NAME` in the group `system:nodes`. As upstream, the group has no RBAC permissions.
+//! Facts that are not in the request line, such as the name of a created object, are checked at the write
+//! (`admission::nodes`).
 
 use crate::attributes::{Attributes, User};
 
 const GROUP: &str = "system:nodes";
 const PREFIX: &str = "system:node:";
-/// The namespace of the nodes' leases.
+/// The namespace of node leases.
 pub const LEASES: &str = "kube-node-lease";
 
-/// The name of the node that this user is: `None` for a user outside of the group, empty for a user of the group without a node's name.
+/// The user's node name. `None` for a user outside the group, empty for a user in the group without a node name.
 pub fn identity(user: &User) -> Option<&str> {
     let is_in_group = user.groups.iter().any(|group| group == GROUP);
     is_in_group.then(|| user.name.strip_prefix(PREFIX).unwrap_or_default())
 }
 
-/// Whether the node `name` may do this. `node_of` gives the node that a stored pod is bound to, by namespace and name.
+/// Whether the node `name` may send this request. `node_of` returns the node of a stored pod, by namespace and name.
 pub fn allows(name: &str, asked: &Attributes, node_of: impl Fn(&str, &str) -> Option<String>) -> bool {
     let Attributes { verb, group, resource, subresource, namespace, .. } = asked;
     if name.is_empty() {
         return false;
     }
     let is_own = asked.name == name;
-    // The name of a new object is in its body, which is not read yet.
+    // The name of a new object is in the body, which is not read yet.
     let keeps = |verb: &str| verb == "create" || (is_own && matches!(verb, "get" | "update" | "patch" | "delete"));
     let is_here = || node_of(namespace, &asked.name).is_some_and(|node| node == name);
     match (group.as_str(), resource.as_str(), subresource.as_str(), verb.as_str()) {
@@ -35,7 +37,7 @@ pub fn allows(name: &str, asked: &Attributes, node_of: impl Fn(&str, &str) -> Op
         ("", "pods", "", "list" | "watch") => asked.selected_node == name,
         ("", "pods", "", "get" | "delete") => is_here(),
         ("", "pods", "status", "get" | "update" | "patch") => is_here(),
-        // Neither is secret: a kubelet needs the services for the environment of containers.
+        // Both are public. A kubelet needs Services for the environment variables of containers.
         ("", "services", "", "get" | "list" | "watch") => true,
         ("storage.k8s.io", "csidrivers", "", "get" | "list" | "watch") => true,
         ("" | "events.k8s.io", "events", "", "create" | "update" | "patch") => true,
@@ -60,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_node_does_what_is_its_own_and_nothing_else() {
-        // The verb, the group, the resource, the namespace, the name, the selected node, and whether node `a` may do it.
+        // Verb, group, resource, namespace, name, selected node, and whether node `a` is allowed.
         let cases = [
             ("create", "", "nodes", "", "", "", true),
             ("patch", "", "nodes", "", "a", "", true),

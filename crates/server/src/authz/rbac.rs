@@ -1,4 +1,4 @@
-//! The authorizer: an index of roles and bindings that is never behind the store.
+//! The authorizer: an index of roles and bindings that is always up to date with the store.
 
 use super::index::{Index, PREFIX};
 use super::{Decision, forbidden, is_master, node};
@@ -10,25 +10,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use store::{Event, Next, Range, Record, Revision, Store, Watcher};
 
-/// How many events are taken in at once.
+/// Limit of events that are read at once.
 const EVENTS_MAX: usize = 256;
 
-/// Answers who may do what.
+/// Decides which requests are allowed.
 ///
-/// There is no task behind it. Each question first takes in the changes between the last question's revision and the store's
-/// current one, so a role that was changed before the question is always counted. When nothing was written since, that is one
-/// comparison; otherwise one poll of a watcher.
+/// It needs no background task. Each check first applies the changes since the last check, so a role change counts
+/// for every later request. Without changes this is one comparison of revisions, otherwise one poll of a watcher.
 pub struct Authorizer {
     store: Arc<dyn Store>,
-    /// What the index has not taken in yet; `None` while everything must be read.
+    /// Watcher of changes that the index does not have yet; `None` if everything must be read again.
     feed: Mutex<Option<Box<dyn Watcher>>>,
     index: RwLock<Index>,
-    /// The index has seen everything up to this revision.
+    /// The index has all changes up to this revision.
     seen: AtomicU64,
 }
 
 impl Authorizer {
-    /// Nothing is read yet: the first question does.
+    /// Creates an empty authorizer. The first check reads the roles.
     pub fn new(store: Arc<dyn Store>) -> Authorizer {
         Authorizer { store, feed: Mutex::new(None), index: RwLock::default(), seen: AtomicU64::new(0) }
     }
@@ -48,33 +47,33 @@ impl Authorizer {
         }
     }
 
-    /// Whether the user may do this. Cheaper than [`Authorizer::authorize`], because it words no reason.
+    /// Whether the user may do this. Cheaper than [`Authorizer::authorize`], because it builds no reason.
     pub fn allows(&self, user: &User, asked: &Attributes) -> bool {
         is_master(user) || self.allows_node(user, asked) || self.current().grant(user, asked).is_some()
     }
 
-    /// Whether the user is a node that may do this by its name.
+    /// Whether the user is a node and its name allows the request.
     fn allows_node(&self, user: &User, asked: &Attributes) -> bool {
         let node_of = |namespace: &str, name: &str| {
             let record = self.store.get(&format!("/core/pods/{namespace}/{name}"))?;
-            // A damaged pod is bound to no node.
-            let pod = crate::reader::parse(&record).ok()?;
+            // A pod that cannot be parsed counts as bound to no node.
+            let pod = crate::object_store::parse(&record).ok()?;
             Some(pod.text(&["spec", "nodeName"]).to_owned())
         };
         node::identity(user).is_some_and(|name| node::allows(name, asked, node_of))
     }
 
-    /// Nothing, or the 403 to answer with.
+    /// Returns the 403 if the request is not allowed.
     pub fn check(&self, user: &User, asked: &Attributes) -> Result<(), Status> {
         if self.allows(user, asked) {
             return Ok(());
         }
         let decision = self.authorize(user, asked);
-        // A role may have been bound between the two questions.
+        // A role may have been bound between the two checks.
         if decision.allowed { Ok(()) } else { Err(forbidden(user, asked, &decision.reason)) }
     }
 
-    /// The index, with everything that was written before this call.
+    /// The index, with all writes before this call.
     pub(super) fn current(&self) -> RwLockReadGuard<'_, Index> {
         let newest = self.store.revision();
         if self.seen.load(Ordering::Acquire) < newest {
@@ -98,9 +97,9 @@ impl Authorizer {
                     self.take_in(&events);
                     self.seen.fetch_max(revision, Ordering::AcqRel);
                 }
-                // Nobody asked for so long that the changes are no longer kept.
+                // The last check was so long ago that the changes were compacted.
                 Some(Next::Compacted { .. }) => *feed = None,
-                // A watcher with nothing to tell has told everything up to the store's revision.
+                // A watcher without events has delivered everything up to the store's revision.
                 Some(Next::Closed) | None => {
                     self.seen.fetch_max(newest, Ordering::AcqRel);
                 }
@@ -122,7 +121,7 @@ impl Authorizer {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Builds the index from nothing. What cannot be read grants nothing, and the next question tries again.
+    /// Builds a new index. If reading fails, nothing is granted, and the next check tries again.
     fn read_everything(&self) -> Option<Box<dyn Watcher>> {
         match read_all(&*self.store) {
             Ok((index, feed, revision)) => {
@@ -131,7 +130,7 @@ impl Authorizer {
                 Some(feed)
             }
             Err(error) => {
-                tracing::error!(%error, "roles and bindings cannot be read: only {} is let in", super::MASTERS);
+                tracing::error!(%error, "cannot read roles and bindings: only {} has access", super::MASTERS);
                 *self.index_mut() = Index::default();
                 None
             }
@@ -150,18 +149,18 @@ fn read_all(store: &dyn Store) -> Result<(Index, Box<dyn Watcher>, Revision), st
 }
 
 fn apply(index: &mut Index, key: &str, record: Option<&Record>) {
-    let parsed = record.map(crate::reader::parse).transpose();
+    let parsed = record.map(crate::object_store::parse).transpose();
     match parsed {
         Ok(value) => index.apply(key, value.as_ref()),
         Err(error) => {
-            // A damaged role or binding grants nothing.
-            tracing::error!(%error, key, "a role or binding is left out");
+            // A role or binding that cannot be parsed grants nothing.
+            tracing::error!(%error, key, "ignoring an unreadable role or binding");
             index.apply(key, None);
         }
     }
 }
 
-/// How a refusal names roles that are bound but missing.
+/// The names of missing roles, for a refusal.
 fn unresolved(missing: &[String]) -> String {
     match missing {
         [] => String::new(),

@@ -1,4 +1,4 @@
-//! Reviews: questions about who may do what and who somebody is, answered by filling in their `status`.
+//! Access reviews and token reviews, answered in their `status`.
 
 use super::Authorizer;
 use crate::attributes::{Attributes, User};
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 
 const GROUP: &str = "authorization.k8s.io";
 
-/// What the reviews ask.
+/// Evaluates reviews.
 pub struct Reviewer<'a> {
     pub authorizer: &'a Authorizer,
     pub authenticator: &'a Authenticator,
 }
 
 impl Reviewer<'_> {
-    /// Answers the review of that kind, asked by `caller` in `namespace` (`""` for the kinds without one).
+    /// Answers a review of this kind from `caller` in `namespace` (empty for cluster-scoped reviews).
     pub fn answer(&self, kind: &str, review: Value, caller: &User, namespace: &str) -> Result<Value, Status> {
         match kind {
             "SelfSubjectAccessReview" => self_subject_access(self.authorizer, review, caller),
@@ -25,19 +25,19 @@ impl Reviewer<'_> {
             "SelfSubjectRulesReview" => self_subject_rules(self.authorizer, review, caller),
             "TokenReview" => token(self.authenticator, review),
             "SelfSubjectReview" => Ok(self_subject(review, caller)),
-            other => Err(Status::internal(format!("{other} is no review"))),
+            other => Err(Status::internal(format!("{other} is not a review"))),
         }
     }
 }
 
-/// May the caller do this?
+/// Whether the caller has a permission.
 pub fn self_subject_access(authorizer: &Authorizer, mut review: Value, caller: &User) -> Result<Value, Status> {
     let asked = validated(&review, "SelfSubjectAccessReview", &mut Errors::default())?;
     review.put(&["status"], decision(authorizer, caller, &asked));
     Ok(review)
 }
 
-/// May that user do this?
+/// Whether a given user has a permission.
 pub fn subject_access(authorizer: &Authorizer, mut review: Value) -> Result<Value, Status> {
     let asked = validated(&review, "SubjectAccessReview", &mut subject_errors(&review))?;
     let status = decision(authorizer, &subject(&review), &asked);
@@ -45,7 +45,7 @@ pub fn subject_access(authorizer: &Authorizer, mut review: Value) -> Result<Valu
     Ok(review)
 }
 
-/// May that user do this here?
+/// Whether a given user has a permission in this namespace.
 pub fn local_subject_access(authorizer: &Authorizer, mut review: Value, namespace: &str) -> Result<Value, Status> {
     let mut errors = subject_errors(&review);
     if let Some(given) = review.at(&["spec", "nonResourceAttributes"]) {
@@ -63,7 +63,7 @@ pub fn local_subject_access(authorizer: &Authorizer, mut review: Value, namespac
     Ok(review)
 }
 
-/// What may the caller do in this namespace?
+/// The caller's rules in a namespace.
 pub fn self_subject_rules(authorizer: &Authorizer, mut review: Value, caller: &User) -> Result<Value, Status> {
     let namespace = review.text(&["spec", "namespace"]).to_owned();
     if namespace.is_empty() {
@@ -89,7 +89,7 @@ pub fn self_subject_rules(authorizer: &Authorizer, mut review: Value, caller: &U
     Ok(review)
 }
 
-/// Whose token is this?
+/// The user of a token.
 pub fn token(authenticator: &Authenticator, mut review: Value) -> Result<Value, Status> {
     let token = review.text(&["spec", "token"]).to_owned();
     if token.is_empty() {
@@ -106,7 +106,7 @@ pub fn token(authenticator: &Authenticator, mut review: Value) -> Result<Value, 
     Ok(review)
 }
 
-/// Who is the caller?
+/// The caller's own identity.
 pub fn self_subject(mut review: Value, caller: &User) -> Value {
     review.put(&["status"], json!({"userInfo": user_info(caller)}));
     review
@@ -121,7 +121,7 @@ fn decision(authorizer: &Authorizer, user: &User, asked: &Attributes) -> Value {
     status
 }
 
-/// The request that an access review asks about, or all that is wrong with the review.
+/// The request that an access review asks about, or all errors of the review.
 fn validated(review: &Value, kind: &str, errors: &mut Errors) -> Result<Attributes, Status> {
     let spec = Path::new("spec");
     let resource = review.at(&["spec", "resourceAttributes"]);
@@ -185,7 +185,7 @@ fn subject(review: &Value) -> User {
     }
 }
 
-/// The wire form of a user; empty members are left out.
+/// The encoded form of a user, without empty fields.
 fn user_info(user: &User) -> Value {
     let mut out = Map::new();
     out.insert("username".to_owned(), json!(user.name));

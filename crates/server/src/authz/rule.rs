@@ -1,4 +1,4 @@
-//! One policy rule: what it allows, and what a set of rules covers of another.
+//! Policy rules: what a rule allows, and which parts of a rule are covered by other rules.
 
 use crate::attributes::Attributes;
 use object::access::Access;
@@ -6,19 +6,19 @@ use object::{Map, Value, json};
 use std::cell::Cell;
 
 const ALL: &str = "*";
-/// How many words of rules are compared with one another for one request. A small body can ask for a great many: it means all pairs of
-/// its verbs, groups, resources and names, and each list is compared with one that may be as long.
+/// Limit of comparisons of words of rules for one request. A small body can cause a great many, because a rule allows
+/// all combinations of its verbs, groups, resources and names, and each list is compared with another long one.
 const COMPARISONS_MAX: usize = 100_000_000;
-/// To make a rule with one verb and one resource takes as long as so many comparisons.
+/// Building a rule with one verb and one resource takes as long as this many comparisons.
 const COMPARISONS_PER_SINGLE: usize = 10;
-/// As long words count as several.
+/// A word counts once more for each multiple of this length.
 const WORD_BYTES: usize = 64;
 
-/// How many comparisons are left.
+/// The remaining number of comparisons.
 pub struct Work(Cell<usize>);
 
 impl Work {
-    /// As many as somebody's request may cost.
+    /// The limit for the request of one user.
     pub fn bounded() -> Work {
         Work(Cell::new(COMPARISONS_MAX))
     }
@@ -27,19 +27,19 @@ impl Work {
         Work(Cell::new(usize::MAX))
     }
 
-    /// Whether so many were left.
+    /// Subtracts comparisons. Returns whether enough were left.
     fn spend(&self, comparisons: usize) -> bool {
         let left = self.0.get();
         self.0.set(left.saturating_sub(comparisons));
         left > comparisons
     }
 
-    /// Whether there are none left: what was found out since is not so.
+    /// Whether the limit was reached. Later results are then wrong.
     pub fn is_spent(&self) -> bool {
         self.0.get() == 0
     }
 
-    /// Whether it was left to look for a word in a list.
+    /// Subtracts the comparisons of a word with a list. Returns whether enough were left.
     fn looks_for(&self, word: &str, list: &[String]) -> bool {
         self.spend(list.len().saturating_mul(1 + word.len() / WORD_BYTES))
     }
@@ -72,7 +72,7 @@ impl Rule {
         role.items(&["rules"]).iter().map(Rule::from_value).collect()
     }
 
-    /// The wire form; empty lists are left out.
+    /// The encoded form, without empty lists.
     pub fn to_value(&self) -> Value {
         let mut out = Map::new();
         let lists = [
@@ -103,7 +103,8 @@ impl Rule {
             && (self.names.is_empty() || self.names.contains(&asked.name))
     }
 
-    /// Whether this rule allows all that `single`, a rule about URLs or about resources, allows. Where no work is left, it does not.
+    /// Whether this rule allows everything that `single` allows, a rule for URLs or for resources. False if the limit
+    /// is reached.
     fn covers(&self, single: &Rule, work: &Work) -> bool {
         let within =
             |own: &[String], theirs: &[String]| theirs.iter().all(|one| work.looks_for(one, own) && has(own, one));
@@ -125,12 +126,12 @@ impl Rule {
             && (self.names.is_empty() || (!single.names.is_empty() && single.names.iter().all(has_name)))
     }
 
-    /// Whether this rule alone allows all that another does. Others may together do so as well.
+    /// Whether this rule alone allows everything that another does. Several rules together may cover more.
     fn covers_whole(&self, other: &Rule, work: &Work) -> bool {
         (other.urls.is_empty() || other.resources.is_empty()) && self.covers(other, work)
     }
 
-    /// How many words it has.
+    /// The number of words.
     pub fn words(&self) -> usize {
         self.lists().iter().map(|list| list.len()).sum()
     }
@@ -143,7 +144,8 @@ impl Rule {
         [&self.verbs, &self.groups, &self.resources, &self.names, &self.urls]
     }
 
-    /// The rules with one verb and one resource or URL each that together say the same. There may be very many: they are made one by one.
+    /// The equivalent rules with one verb and one resource or URL each. There may be very many, so they are built one
+    /// by one.
     fn singles(&self) -> impl Iterator<Item = Rule> {
         self.verbs.iter().flat_map(move |verb| {
             let single = Rule { verbs: vec![verb.clone()], ..Rule::default() };
@@ -161,7 +163,7 @@ impl Rule {
         })
     }
 
-    /// How refusals write a rule: `{APIGroups:[""], Resources:["pods"], Verbs:["get" "list"]}`.
+    /// The rule as refusals show it: `{APIGroups:[""], Resources:["pods"], Verbs:["get" "list"]}`.
     pub fn describe(&self) -> String {
         let lists = [
             ("APIGroups", &self.groups),
@@ -176,7 +178,7 @@ impl Rule {
     }
 }
 
-/// A list as upstream's texts write it: `["a" "b"]`.
+/// A list in upstream's format: `["a" "b"]`.
 pub fn quoted(list: &[String]) -> String {
     let words: Vec<String> = list.iter().map(|word| format!("{word:?}")).collect();
     format!("[{}]", words.join(" "))
@@ -187,7 +189,8 @@ pub fn missing(held: &[&Rule], wanted: &[Rule]) -> Vec<Rule> {
     missing_within(held, wanted, &Work::unbounded()).collect()
 }
 
-/// The same as far as somebody asks, and as there is work left. Who holds all of it in one rule, as `*` does, mostly pays for little.
+/// Like `missing`, evaluated lazily and within the limit of `work`. It is cheap for a user with one rule that covers
+/// everything, such as `*`.
 pub fn missing_within<'a>(
     held: &'a [&Rule],
     wanted: &'a [Rule],
@@ -200,7 +203,7 @@ pub fn missing_within<'a>(
         .filter(|single| !held.iter().any(|rule| rule.covers(single, work)))
 }
 
-/// Rules for the same resource as one rule with all their verbs, in the order of first appearance.
+/// Merges rules for the same resource into one rule with all verbs, in order of first appearance.
 pub fn compact(rules: Vec<Rule>) -> Vec<Rule> {
     let mut out: Vec<Rule> = Vec::new();
     for mut rule in rules {
@@ -225,7 +228,8 @@ fn has(list: &[String], wanted: &str) -> bool {
     list.iter().any(|one| one == ALL || one == wanted)
 }
 
-/// `*` is everything, `*/scale` one subresource of everything, `pods/log` one of one, `pods` the objects themselves.
+/// `*` matches everything, `*/scale` the subresource of every resource, `pods/log` that of pods, `pods` only the
+/// objects.
 fn resource_matches(rule: &str, resource: &str, subresource: &str) -> bool {
     if rule == ALL {
         return true;
@@ -241,7 +245,7 @@ fn resource_matches(rule: &str, resource: &str, subresource: &str) -> bool {
     }
 }
 
-/// `*` at the end stands for any rest.
+/// A `*` at the end matches any suffix.
 fn url_matches(pattern: &str, path: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => path.starts_with(prefix),
@@ -352,7 +356,8 @@ mod tests {
 
     const FEW: usize = 1_000_000;
 
-    /// How many of so many rights are missing, and what it took to know; `None` where that is too much, which here is less than elsewhere.
+    /// The number of missing permissions, up to `count`, and the comparisons used; `None` if the limit, which is
+    /// lower here, is exceeded.
     fn compared(held: &[&Rule], wanted: &[Rule], count: usize) -> Option<(usize, usize)> {
         let work = Work(Cell::new(FEW));
         let found = missing_within(held, wanted, &work).take(count).count();
@@ -360,17 +365,17 @@ mod tests {
     }
 
     #[test]
-    fn comparisons_have_an_end() {
+    fn comparisons_are_limited() {
         let (all, some, none) = (rule("*;*;*;"), rule("get;-;pods;"), rule("get;-;pods;x"));
         assert_eq!(compared(&[&some, &none], &[cube(400)], usize::MAX), None);
         assert_eq!(compared(&[&some, &none], &[cube(30)], usize::MAX).unwrap().0, 30 * 30 * 30);
         assert_eq!(compared(&[], &vec![cube(30); 20], usize::MAX), None, "all together count");
         let (nothing, verb) = (Rule::default(), Rule { verbs: words(1), ..Rule::default() });
         assert_eq!(compared(&vec![&nothing; 2000], &vec![verb; 2000], usize::MAX), None, "each pair counts");
-        // Who holds it whole may give it on, and pays for little.
+        // A user with all of it in one rule may grant it, and the check is cheap.
         let (found, work) = compared(&[&some, &all], &[cube(400)], usize::MAX).unwrap();
         assert!(found == 0 && work < 2000, "{work}");
-        // What is missing is looked for as far as somebody asks.
+        // Missing permissions are computed lazily.
         let (found, work) = compared(&[&some], &[cube(400)], 3).unwrap();
         assert!(found == 3 && work < 2000, "{work}");
         let mixed = Rule { urls: vec!["/x".to_owned()], ..cube(2) };
@@ -378,7 +383,7 @@ mod tests {
         assert_eq!(missing(&[&rule("*;/x")], &[mixed]).len(), 8);
     }
 
-    /// Two lists that are both long are compared word by word.
+    /// Two long lists are compared word by word.
     #[test]
     fn long_lists_count_by_both_their_lengths() {
         let long = [
@@ -401,7 +406,7 @@ mod tests {
             let (found, work) = compared(&[&all, &urls], std::slice::from_ref(rule), 1).unwrap();
             assert!(found == 0 && work < 400_000, "{work}");
         }
-        // So are words.
+        // Long words count too.
         let word = |at: usize| format!("{}{at:06}", "x".repeat(1 << 20));
         let long = Rule { verbs: vec![word(1)], names: words(100_000), ..rule("get;-;pods;") };
         assert_eq!(compared(&[&Rule { verbs: vec![word(2)], ..long.clone() }], &[long], usize::MAX), None);

@@ -1,4 +1,4 @@
-//! The authorizer on a real store: always current, exact in its words, and no way around it.
+//! Tests of the authorizer with a real store: up to date, exact messages, no way around it.
 
 use super::reviews::{local_subject_access, self_subject_access, self_subject_rules, subject_access};
 use super::{Authorizer, bootstrap, forbidden};
@@ -51,7 +51,7 @@ fn key(object: &Value) -> String {
     }
 }
 
-/// A role with one rule `(verbs, resources)` of the core group; a ClusterRole when `namespace` is empty.
+/// A role with one rule `(verbs, resources)` of the core group; a ClusterRole if `namespace` is empty.
 fn role(namespace: &str, name: &str, verbs: &[&str], resources: &[&str]) -> Value {
     let rules = json!([{"verbs": verbs, "apiGroups": [""], "resources": resources}]);
     let kind = if namespace.is_empty() { "ClusterRole" } else { "Role" };
@@ -90,7 +90,7 @@ fn asks(verb: &str, resource: &str, namespace: &str) -> Attributes {
 }
 
 #[test]
-fn a_change_counts_from_the_next_question_on() {
+fn a_change_applies_to_the_next_check() {
     let world = World::new();
     let jane = user("jane", &[]);
     let question = asks("list", "pods", "a");
@@ -109,7 +109,7 @@ fn a_change_counts_from_the_next_question_on() {
     assert_eq!(decision.reason, "RBAC: allowed by RoleBinding \"read/a\" of Role \"reader\" to User \"jane\"");
     assert!(!world.authorizer.allows(&jane, &asks("list", "pods", "b")), "only in its namespace");
     assert!(!world.authorizer.allows(&jane, &asks("list", "pods", "")), "not everywhere");
-    // Other keys move the revision and nothing else.
+    // Other keys change only the revision.
     put(&world.store, "/core/pods/a/x", &json!({}));
     assert!(world.authorizer.allows(&jane, &question));
     world.put(&binding("a", "read", ("Role", "reader"), to_user("joe")));
@@ -141,7 +141,7 @@ fn subjects_are_users_groups_and_accounts() {
 }
 
 #[test]
-fn a_forgotten_history_is_read_again() {
+fn roles_are_read_again_after_compaction() {
     let world = World::new();
     let jane = user("jane", &[]);
     assert!(!world.authorizer.allows(&jane, &asks("get", "pods", "")));
@@ -164,12 +164,12 @@ fn a_damaged_role_grants_nothing() {
     assert!(!world.authorizer.allows(&user("jane", &[]), &asks("get", "pods", "")));
 }
 
-/// Whatever the order of changes, an index that followed them answers as one that was built from their outcome.
+/// After any sequence of changes, an updated index equals one that is built from the final state.
 #[test]
 fn following_equals_rebuilding() {
     let names = ["a", "b"];
     let world = World::new();
-    // A linear congruential generator: the run is the same each time.
+    // A linear congruential generator, so that each run is the same.
     let mut seed = 7_u64;
     let mut pick = |choices: usize| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -208,7 +208,7 @@ fn following_equals_rebuilding() {
 }
 
 #[test]
-fn nobody_writes_a_role_beyond_their_own() {
+fn a_user_cannot_write_a_role_with_more_permissions() {
     let world = World::bootstrapped();
     let jane = user("jane", &["dev", "system:authenticated"]);
     world.put(&binding("a", "jane-edits", ("ClusterRole", "edit"), to_user("jane")));
@@ -223,12 +223,12 @@ fn nobody_writes_a_role_beyond_their_own() {
     );
     let modest = role("a", "r", &["get", "list"], &["pods", "secrets"]);
     assert_eq!(world.escalates(&jane, &modest, None), Ok(()));
-    // What she holds in one namespace she does not hold in another, nor everywhere.
+    // Permissions in one namespace do not count in another or in the cluster.
     assert!(world.escalates(&jane, &role("b", "r", &["get"], &["pods"]), None).is_err());
     assert!(world.escalates(&jane, &role("", "r", &["get"], &["pods"]), None).is_err());
     assert_eq!(world.escalates(&user("x", &["system:masters"]), &wanted, None), Ok(()));
 
-    // An update is held to the same, unless it only lets the object go.
+    // The same check applies to updates, unless they only remove finalizers.
     let mut going = wanted.clone();
     going["metadata"]["finalizers"] = json!([]);
     assert_eq!(world.escalates(&jane, &going, Some(&wanted)), Ok(()));
@@ -244,7 +244,7 @@ fn nobody_writes_a_role_beyond_their_own() {
 }
 
 #[test]
-fn nobody_binds_a_role_beyond_their_own() {
+fn a_user_cannot_bind_a_role_with_more_permissions() {
     let world = World::bootstrapped();
     let jane = user("jane", &[]);
     world.put(&binding("a", "jane-edits", ("ClusterRole", "edit"), to_user("jane")));
@@ -271,7 +271,7 @@ fn nobody_binds_a_role_beyond_their_own() {
 }
 
 #[test]
-fn only_who_holds_everything_writes_an_aggregation() {
+fn only_a_user_with_all_permissions_writes_an_aggregated_role() {
     let world = World::bootstrapped();
     let mut gathering = role("", "sum", &[], &[]);
     gathering["rules"] = json!([]);

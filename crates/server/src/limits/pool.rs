@@ -1,24 +1,24 @@
-//! A bounded number of units (requests, watches, KiB of memory) that many users share.
+//! A limited number of units (requests, watches, KiB of memory) that users share.
 //!
-//! One user may hold at most as much as stays free for all others. So one user gets at most half of a pool, two greedy users a third
-//! each, and a user that holds nothing is admitted as long as anything is free. The same rule with twice the free units applies to all
-//! service accounts of one namespace together: whoever may create accounts there cannot multiply their share.
+//! One user may hold at most as many units as remain free. So one greedy user gets at most half of a pool, two get a
+//! third each, and a user that holds nothing is admitted while any unit is free. All service accounts of one
+//! namespace together may hold twice the free units, so a user who creates more accounts does not get a larger share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-/// When less than this part of a pool is free, the rest is for users that hold nothing or little: otherwise ten greedy users, each taking
-/// half of what the ones before left, would take all of it.
+/// A pool is crowded when less than one `CROWDED_PART`th of its units is free. The rest is then for users that hold
+/// little. Without this, ten greedy users could use up the pool, each with half of what is free.
 const CROWDED_PART: usize = 8;
-/// The part of the free units that a user may hold then.
+/// In a crowded pool, a user may hold one `CROWDED_SHARE`th of the free units.
 const CROWDED_SHARE: usize = 64;
 
-/// The user that a request is counted for.
+/// The user whose share a request uses.
 #[derive(Clone, Debug)]
 pub struct Flow {
     user: Arc<str>,
-    /// The group of the service accounts of one namespace, where the user is one of them.
+    /// The group of all service accounts of a namespace, if the user is one of them.
     namespace: Option<Arc<str>>,
 }
 
@@ -29,7 +29,7 @@ impl Flow {
         Flow { user: user.into(), namespace }
     }
 
-    /// What is counted, each with how many times the free units it may hold.
+    /// The keys to count, each with the multiple of the free units that it may hold.
     fn limits(&self) -> impl Iterator<Item = (&Arc<str>, usize)> {
         std::iter::once((&self.user, 1)).chain(self.namespace.as_ref().map(|group| (group, 2)))
     }
@@ -44,7 +44,7 @@ pub struct Pool {
 #[derive(Default)]
 struct State {
     used: usize,
-    /// Units by user and by namespace of service accounts; without entries of zero.
+    /// Used units by user and by namespace of service accounts, without zeros.
     flows: HashMap<Arc<str>, usize>,
 }
 
@@ -65,7 +65,7 @@ impl Pool {
         self.size - self.in_use()
     }
 
-    /// Whether one more unit would be given. Units without a flow are bounded by the size alone.
+    /// Whether one more unit would be granted. Without a flow, only the pool's size counts.
     pub fn would_admit(&self, flow: Option<&Flow>) -> bool {
         self.state().admits(self.size, flow, 1)
     }
@@ -79,7 +79,7 @@ impl Pool {
         loop {
             let released = self.released.notified();
             tokio::pin!(released);
-            // Units that are released from here on are noticed.
+            // From here on, every release wakes this task.
             released.as_mut().enable();
             if let Some(permit) = self.try_acquire(flow, count) {
                 return permit;
@@ -128,7 +128,7 @@ impl State {
         let Some(free) = size.checked_sub(self.used + count) else { return false };
         let is_crowded = free < size / CROWDED_PART;
         flow.iter().flat_map(|flow| flow.limits()).all(|(key, times)| match self.flows.get(key) {
-            // The first request of a user is served as long as there is anything.
+            // A user's first request is admitted while any unit is free.
             None => true,
             Some(used) if is_crowded => used + count <= free / CROWDED_SHARE,
             Some(used) => used + count <= free.saturating_mul(times),
@@ -136,7 +136,7 @@ impl State {
     }
 }
 
-/// Units of a pool, given back when dropped.
+/// Units of a pool, released when dropped.
 pub struct Permit {
     pool: Arc<Pool>,
     flow: Option<Flow>,
@@ -148,7 +148,7 @@ impl Permit {
         self.count
     }
 
-    /// Takes more units. `false`: there are none, and nothing changed.
+    /// Acquires more units. Returns false, without a change, if there are not enough.
     pub fn grow(&mut self, count: usize) -> bool {
         let taken = self.pool.take(self.flow.as_ref(), count);
         if taken {
@@ -168,7 +168,7 @@ impl Drop for Permit {
 mod tests {
     use super::*;
 
-    /// Takes single units for a user until the pool refuses.
+    /// Acquires single units for a user until the pool refuses.
     fn greedy(pool: &Arc<Pool>, user: &str) -> Vec<Permit> {
         let flow = Flow::of(user);
         std::iter::from_fn(|| pool.try_acquire(Some(&flow), 1)).collect()
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!((held[0].len(), pool.available()), (512, 512));
         held.push(greedy(&pool, "b"));
         assert_eq!(held[1].len(), 256);
-        // A user that comes to a crowded pool is admitted all the same: an eighth is for users that hold little.
+        // A new user of a crowded pool is still admitted: an eighth is reserved for users that hold little.
         held.extend((0..100).map(|at| greedy(&pool, &format!("u{at}"))));
         assert!(held.iter().all(|held| !held.is_empty()));
         assert!(pool.would_admit(None), "{}", pool.available());

@@ -31,7 +31,7 @@ fn addresses_are_picked_kept_apart_and_given_back() {
         let stored = create(&mut world, &format!("s{at}"), json!({"type": "ClusterIP"})).unwrap();
         let address: Ipv4Addr = stored.text(&["spec", "clusterIP"]).parse().unwrap();
         assert!(ADDRESSES.contains(&u32::from(address)));
-        assert!(u32::from(address) >= ADDRESSES_PICKED_FROM, "the low ones are for those who ask");
+        assert!(u32::from(address) >= ADDRESSES_PICKED_FROM, "low addresses are reserved for explicit requests");
         assert_eq!(stored["spec"]["clusterIPs"], json!([address.to_string()]));
         assert!(seen.insert(address), "{address} twice");
     }
@@ -65,8 +65,8 @@ fn asked_addresses_are_given_once_and_must_be_in_range() {
 fn two_at_once_do_not_get_the_same() {
     let mut world = World::with_namespace("a");
     let ask = |name: &str| service(name, json!({"clusterIP": "10.96.0.10"}));
-    let first = world.judge("services", ask("one")).unwrap();
-    let second = world.judge("services", ask("two")).unwrap();
+    let first = world.validate("services", ask("one")).unwrap();
+    let second = world.validate("services", ask("two")).unwrap();
     assert!(world.commit("services", &first.0, first.1));
     assert!(!world.commit("services", &second.0, second.1));
 }
@@ -104,7 +104,7 @@ fn node_ports_are_picked_claimed_and_shared_between_protocols() {
         "Invalid value: 80: provided port is not in the valid range. The range of valid ports is 30000-32767"
     ));
     world.remove("services", stored).unwrap();
-    assert_eq!(world.count("/mainstay/"), 0, "all is given back");
+    assert_eq!(world.count("/mainstay/"), 0, "everything is released");
 }
 
 #[test]

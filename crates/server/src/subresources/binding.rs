@@ -1,10 +1,10 @@
-//! Binding a pod to a node.
+//! The subresource `binding`: assigns a pod to a node.
 
 use super::check_preconditions;
 use object::access::{Access, name, terminating};
 use object::{Errors, Path, Status, Value, condition, json};
 
-/// The pod on the node that a Binding names.
+/// The pod with the node that a Binding names.
 pub fn bind(pod: &Value, binding: &Value, now: jiff::Timestamp) -> Result<Value, Status> {
     let node = target(pod, binding)?;
     check_preconditions("", "pods", pod, binding)?;
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_worded_as_clients_know_them() {
+    fn refusals_have_upstreams_messages() {
         let plain = json!({"target": {"name": "n2"}});
         let mut going = pod(json!({}));
         going.put(&["metadata", "deletionTimestamp"], "2024-01-01T00:00:00Z");

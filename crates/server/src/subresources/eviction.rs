@@ -1,26 +1,26 @@
-//! Eviction: deleting a pod as its disruption budget allows.
+//! The subresource `eviction`: deletes a pod if its disruption budget allows it.
 
 use object::access::{Access, name, terminating};
 use object::selector::LabelSelector;
 use object::{Status, Value, condition, json, write};
 
 const REFUSED: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
-/// So many evictions may be granted before the budget's controller has confirmed any.
+/// Limit of granted evictions that the budget's controller has not confirmed yet.
 const UNCONFIRMED_MAX: usize = 2000;
 
-/// What an eviction does. The pod is to be deleted (with the Eviction's `deleteOptions`) and the budget stored in one
-/// transaction, on condition that both are still as they were read: so budgets are exact, and a pod that became ready meanwhile
-/// is judged again.
+/// The result of an eviction. The pod is deleted (with the Eviction's `deleteOptions`) and the budget stored in one
+/// transaction, with the condition that both are unchanged. So budgets are exact, and a pod that becomes ready
+/// meanwhile is evaluated again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evicted {
-    /// The pod that is deleted; where a budget was asked, it says that it is being evicted.
+    /// The pod to delete. If a budget applies, the pod has the condition DisruptionTarget.
     pub pod: Value,
-    /// The budget with this disruption taken from it; `None` when none is charged.
+    /// The budget with one disruption less; `None` if no budget is charged.
     pub budget: Option<Value>,
 }
 
-/// Judges an Eviction of `pod`. `budgets` are the PodDisruptionBudgets of its namespace. A dry run asks the same and stores
-/// nothing.
+/// Evaluates an Eviction of `pod`. `budgets` are the PodDisruptionBudgets of its namespace. A dry run does the same
+/// and stores nothing.
 pub fn evict(pod: &Value, eviction: &Value, budgets: &[Value], now: jiff::Timestamp) -> Result<Evicted, Status> {
     let said = name(eviction);
     if !said.is_empty() && said != name(pod) {
@@ -48,7 +48,7 @@ pub fn evict(pod: &Value, eviction: &Value, budgets: &[Value], now: jiff::Timest
     Ok(Evicted { pod: evicted, budget })
 }
 
-/// Ended, not yet running, or on its way out: evicting it disturbs nothing.
+/// Finished, pending or terminating pods can be evicted without a budget.
 fn is_down_already(pod: &Value) -> bool {
     terminating(pod) || matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed" | "Pending")
 }
@@ -59,7 +59,8 @@ fn guards(budget: &Value, pod: &Value) -> bool {
     !labels.is_empty() && LabelSelector::from_object(selector).is_ok_and(|selector| selector.matches(labels))
 }
 
-/// Pods that are not ready do not count as healthy, so they may go while enough others are, or always where the budget says so.
+/// A pod that is not ready does not count as healthy. It may be evicted while enough others are healthy, or always if
+/// the budget allows that.
 fn is_free(pod: &Value, budget: &Value) -> bool {
     if condition::is_true(pod, "Ready") {
         return false;

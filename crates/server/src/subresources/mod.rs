@@ -1,5 +1,4 @@
-//! What the subresources do to their parents: pure functions from objects to objects. Reading, storing and starting over when
-//! somebody was faster is the verbs' business.
+//! Subresources as pure functions on objects. The verbs read, store and retry.
 
 pub mod binding;
 pub mod eviction;
@@ -8,7 +7,7 @@ pub mod scale;
 use object::access::{Access, name, uid};
 use object::{Status, Value};
 
-/// A uid or resourceVersion in the `metadata` of what was sent is a precondition on the object.
+/// A uid or resourceVersion in the `metadata` of the sent object is a precondition.
 fn check_preconditions(group: &str, plural: &str, object: &Value, sent: &Value) -> Result<(), Status> {
     let (wanted, has) = (uid(sent), uid(object));
     if !wanted.is_empty() && wanted != has {

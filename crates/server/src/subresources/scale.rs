@@ -1,4 +1,4 @@
-//! `autoscaling/v1 Scale`: how many replicas an object wants and has, in a form that is the same for all kinds.
+//! The subresource `scale` (`autoscaling/v1 Scale`): requested and actual replicas in the same form for all kinds.
 
 use super::check_preconditions;
 use object::access::{Access, name};
@@ -6,7 +6,7 @@ use object::kind::{Kind, Subresource};
 use object::selector::LabelSelector;
 use object::{Errors, Path, Status, Value, json};
 
-/// The Scale of an object.
+/// Builds the Scale of an object.
 pub fn of(sub: &Subresource, object: &Value) -> Result<Value, Status> {
     let Subresource::Scale { spec_replicas, status_replicas, selector } = sub else {
         return Err(Status::no_such_path());
@@ -21,7 +21,7 @@ pub fn of(sub: &Subresource, object: &Value) -> Result<Value, Status> {
         "spec": {"replicas": replicas},
         "status": {"replicas": number(object, status_replicas).unwrap_or(0)},
     });
-    // Clients expect zero replicas to be left out of the spec, as Go does.
+    // Go clients expect zero replicas to be omitted from the spec.
     if replicas == 0 {
         scale.put(&["spec"], json!({}));
     }
@@ -37,7 +37,7 @@ pub fn of(sub: &Subresource, object: &Value) -> Result<Value, Status> {
     Ok(scale)
 }
 
-/// The object with the replicas that a Scale asks for. A uid or resourceVersion in the Scale is a precondition.
+/// The object with the replicas of a Scale. A uid or resourceVersion in the Scale is a precondition.
 pub fn apply(kind: &Kind, sub: &Subresource, object: &Value, scale: &Value) -> Result<Value, Status> {
     let Subresource::Scale { spec_replicas, .. } = sub else { return Err(Status::no_such_path()) };
     check_identity(object, scale)?;
@@ -83,7 +83,7 @@ fn number(object: &Value, dotted: &str) -> Option<i64> {
     object.int(&path(dotted))
 }
 
-/// A selector in its text form: custom resources hold it as text already.
+/// A selector in text form. Custom resources already store it as text.
 fn selector_text(object: &Value, dotted: &str) -> String {
     match object.at(&path(dotted)) {
         Some(Value::String(text)) => text.to_string(),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_worded_as_clients_know_them() {
+    fn refusals_have_upstreams_messages() {
         let cases = [
             (
                 json!({"spec": {"replicas": -1}}),

@@ -1,4 +1,4 @@
-//! Deletecollection: a list and a delete of each of its objects.
+//! Deletecollection: lists objects and deletes each of them.
 
 use super::delete::{DeleteOptions, delete_one};
 use super::read::{Selection, read_page};
@@ -11,8 +11,8 @@ use object::Status;
 use object::json;
 use store::Record;
 
-/// So many are deleted at once: they share a disk sync. More would only make those of a quota, which is charged for each, try
-/// again too often.
+/// Number of concurrent deletes, which share a disk sync. More would only cause conflicts on a quota that all of them
+/// change.
 const TOGETHER: usize = 16;
 
 pub async fn delete_collection(call: &Call<'_>) -> Result<Answer, Status> {
@@ -31,9 +31,9 @@ pub async fn delete_collection(call: &Call<'_>) -> Result<Answer, Status> {
     Ok(Answer::new(200, body))
 }
 
-/// Deletes one object of the list; `None` when somebody else removed it first, which is what was asked for.
+/// Deletes one object of the list. Returns `None` if another client already deleted it.
 async fn delete_listed(call: &Call<'_>, record: &Record, options: &DeleteOptions) -> Result<Option<Bytes>, Status> {
-    let object = crate::reader::parse(record)?;
+    let object = crate::object_store::parse(record)?;
     let within = call.within(object::access::namespace(&object));
     match delete_one(&within, object::access::name(&object), options).await {
         Ok(removed) => Ok(Some(render::to_bytes(&removed.object))),

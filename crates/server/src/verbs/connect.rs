@@ -1,13 +1,13 @@
-//! Requests that a kubelet would have to answer: logs, exec, attach, port-forward and proxies. This server forwards none of them, so
-//! each gets one sentence that says why, at once.
+//! Requests that a kubelet would serve: logs, exec, attach, port-forward and proxies. This server does not forward
+//! them, so each is refused with a sentence that says why.
 
 use super::{Answer, Call};
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use bytes::Bytes;
 use object::access::{Access, SIMULATED};
 use object::{Status, Value};
 
-/// Answers a request to a subresource that connects to a pod, a service or a node. `None`: it is another subresource.
+/// Responds to a subresource that connects to a pod, a service or a node. Returns `None` for other subresources.
 pub fn answer(call: &Call<'_>) -> Option<Result<Answer, Status>> {
     if !call.target.group.is_empty() {
         return None;
@@ -41,7 +41,7 @@ impl PodConnection {
         })
     }
 
-    /// What a pod that executes nothing does not have.
+    /// Why the connection is impossible on a simulated node.
     fn missing(self) -> &'static str {
         match self {
             PodConnection::Log => "there are no logs",
@@ -74,7 +74,7 @@ fn to_pod(call: &Call<'_>, connection: PodConnection) -> Result<Answer, Status> 
     let node = pod.text(&["spec", "nodeName"]);
     if node.is_empty() {
         return match connection {
-            // As upstream: a pod that has not begun has said nothing yet.
+            // As upstream: a pod that has not started has an empty log.
             PodConnection::Log => Ok(text(String::new())),
             _ => Err(Status::bad_request(format!("pod {name} does not have a host assigned"))),
         };
@@ -82,7 +82,7 @@ fn to_pod(call: &Call<'_>, connection: PodConnection) -> Result<Answer, Status> 
     if is_simulated(call, node)? {
         let missing = connection.missing();
         let why = format!("pod {name} runs on the simulated node {node}, which executes nothing: {missing}");
-        // kubectl repeats the request for 20 s after every error, so a log that is followed is one line long, and ends.
+        // kubectl retries for 20 s after each error, so a followed log returns one line and ends.
         let is_followed = connection == PodConnection::Log && call.query.flag("follow");
         return if is_followed { Ok(text(format!("{why}\n"))) } else { Err(Status::bad_request(why)) };
     }
@@ -92,7 +92,7 @@ fn to_pod(call: &Call<'_>, connection: PodConnection) -> Result<Answer, Status> 
     )))
 }
 
-/// As upstream: the container must exist, and must be named where there are several.
+/// As upstream: the container must exist, and must be named if there are several.
 fn check_container(pod: &Value, name: &str, container: &str) -> Result<(), Status> {
     let names = |list: &str| -> Vec<String> {
         pod.items(&["spec", list]).iter().map(|spec| spec.text(&["name"]).to_owned()).collect()
@@ -140,7 +140,7 @@ fn object_name(text: &str) -> &str {
     }
 }
 
-/// Whether nothing is executed on this node; the error is that there is no such node.
+/// Whether the node is simulated. Fails if it does not exist.
 fn is_simulated(call: &Call<'_>, node: &str) -> Result<bool, Status> {
     let reader = Reader { store: call.server.store.clone() };
     let (node, _) = reader.get(&format!("/core/nodes/{node}"))?.ok_or_else(|| Status::not_found("", "nodes", node))?;

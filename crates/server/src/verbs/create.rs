@@ -1,13 +1,13 @@
-//! Create.
+//! The verb create.
 
-use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
+use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, decode_request};
 use crate::admission;
-use crate::definitions;
+use crate::crd_lifecycle;
 use object::access::{Access, name, namespace};
 use object::apply::{self, Writer};
 use object::{Errors, Status, Value, meta, write};
 
-/// A generated name is the given start and this many random characters.
+/// A generated name is the given prefix and this number of random characters.
 const SUFFIX_LENGTH: usize = 5;
 const GENERATED_BASE_MAX: usize = 63 - SUFFIX_LENGTH;
 const NAME_ATTEMPTS_MAX: usize = 8;
@@ -15,17 +15,17 @@ const NAME_ATTEMPTS_MAX: usize = 8;
 pub async fn create(call: &Call<'_>) -> Result<Answer, Status> {
     let options = call.options()?;
     let mut about = About { dry_run: options.dry_run, ..About::default() };
-    let object = incoming::object(call, &options, &mut about.warnings)?;
+    let object = decode_request::object(call, &options, &mut about.warnings)?;
     store_new(call, object, &mut about, Ownership::Update(&options.field_manager)).await
 }
 
-/// Who owns the fields of a new object: whoever created it, or apply has settled it already.
+/// The owner of a new object's fields: the creator, or the managers that apply has recorded.
 pub enum Ownership<'a> {
     Update(&'a str),
     Applied,
 }
 
-/// Creates `object`: gives it a name and an identity, admits, validates and stores it.
+/// Creates `object`: sets name and identity, admits, validates and stores it.
 pub async fn store_new(
     call: &Call<'_>,
     object: Value,
@@ -62,12 +62,12 @@ pub async fn store_new(
                 call.remember(record, new);
                 return call.show(201, &record.value, std::mem::take(&mut about.warnings));
             }
-            Err(Lost::Object) if generated && names_tried < NAME_ATTEMPTS_MAX => names_tried += 1,
-            Err(Lost::Object) => {
+            Err(CommitConflict::Object) if generated && names_tried < NAME_ATTEMPTS_MAX => names_tried += 1,
+            Err(CommitConflict::Object) => {
                 return Err(Status::already_exists(&call.kind.group, &call.kind.plural, name(&new)));
             }
-            Err(Lost::Together) => {}
-            Err(Lost::Store(status)) => return Err(status),
+            Err(CommitConflict::AtomicWrites) => {}
+            Err(CommitConflict::Store(status)) => return Err(status),
         }
     }
     Err(Status::too_many_requests("too many writers compete for what this object needs; try again", 1))
@@ -78,9 +78,9 @@ fn prepare(
     new: &mut Value,
     about: &mut About,
     ownership: &Ownership<'_>,
-) -> Result<admission::Together, Status> {
+) -> Result<admission::AtomicWrites, Status> {
     let (kind, ctx) = (&call.kind, call.ctx());
-    let definition = definitions::check_create(&call.server.admission.reader, kind)?;
+    let definition = crd_lifecycle::check_create(&call.server.admission.reader, kind)?;
     write::for_create(kind, new, call.server.env.ids.uid(), call.now);
     kind.rules.default(new, &ctx);
     let object_name = name(new).to_owned();
@@ -101,14 +101,15 @@ fn prepare(
     about.warnings.extend(meta::warnings(new, None));
     about.warnings.extend(kind.rules.warnings(new, None, &ctx));
     call.server.authz.check_escalation(&call.user, kind, new, None)?;
-    let mut together = admission.judge(&mut call.write(admission::Verb::Create, "", &object_name, new, None, about))?;
+    let mut together =
+        admission.validate(&mut call.write(admission::Verb::Create, "", &object_name, new, None, about))?;
     if let Some(record) = &definition {
         together.require(&record.key, Some(record));
     }
     Ok(together)
 }
 
-/// The namespace of the URL and of the object must agree; an absent one is filled in.
+/// The namespaces of URL and object must agree. A missing one is filled in.
 fn settle_namespace(call: &Call<'_>, object: &mut Value) -> Result<(), Status> {
     let said = namespace(object);
     let asked = call.target.namespace.as_str();

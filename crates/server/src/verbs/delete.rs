@@ -1,8 +1,8 @@
-//! Delete.
+//! The verb delete.
 
-use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
+use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, decode_request};
 use crate::admission;
-use crate::definitions;
+use crate::crd_lifecycle;
 use crate::render;
 use crate::request;
 use object::access::{self, Access, name, uid};
@@ -12,7 +12,7 @@ use object::{Errors, Status, Value};
 use std::sync::Arc;
 use store::{Operation, Record};
 
-/// What a DELETE asks for, from its body and its query.
+/// The options of a DELETE, from its body and query.
 pub struct DeleteOptions {
     pub deletion: Deletion,
     pub dry_run: bool,
@@ -31,7 +31,7 @@ pub async fn delete(call: &Call<'_>) -> Result<Answer, Status> {
     call.show_object(200, &removed.object, warnings)
 }
 
-/// Kinds whose DELETE answers with the object even when it is gone; the others answer with a Status.
+/// Kinds whose DELETE returns the object even when it is removed; others return a Status.
 fn returns_object(call: &Call<'_>) -> bool {
     matches!(
         &*call.kind.plural,
@@ -62,7 +62,7 @@ impl DeleteOptions {
         let body = if call.body.is_empty() {
             json!({})
         } else {
-            incoming::other(call, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")?
+            decode_request::other(call, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")?
         };
         let mut options = DeleteOptions::from_value(&body)?;
         if let Some(text) = call.query.get("gracePeriodSeconds") {
@@ -82,7 +82,7 @@ impl DeleteOptions {
         Ok(options)
     }
 
-    /// Reads a DeleteOptions object, which an Eviction carries too.
+    /// Decodes a DeleteOptions object, which an Eviction contains too.
     pub fn from_value(body: &Value) -> Result<DeleteOptions, Status> {
         let policy = body.at(&["propagationPolicy"]).and_then(Value::as_str);
         let orphan = body.at(&["orphanDependents"]).and_then(Value::as_bool);
@@ -152,24 +152,24 @@ fn propagation(text: &str) -> Result<Propagation, Status> {
     }
 }
 
-/// What a delete did: the object as it is now or was last.
+/// The result of a delete: the current or last state of the object.
 pub struct Removed {
     pub object: Value,
     pub gone: bool,
     about: About,
 }
 
-/// Deletes one object, starting over when somebody else was faster.
+/// Deletes one object. Retries after a conflict with another writer.
 pub async fn delete_one(call: &Call<'_>, object_name: &str, options: &DeleteOptions) -> Result<Removed, Status> {
-    delete_with(call, object_name, options, |object| Ok((object, admission::Together::default()))).await
+    delete_with(call, object_name, options, |object| Ok((object, admission::AtomicWrites::default()))).await
 }
 
-/// Deletes one object after `last_change`, which may also ask for more to be written together with the deletion.
+/// Deletes one object after `last_change`, which may add writes to the same transaction.
 pub async fn delete_with(
     call: &Call<'_>,
     object_name: &str,
     options: &DeleteOptions,
-    mut last_change: impl FnMut(Value) -> Result<(Value, admission::Together), Status>,
+    mut last_change: impl FnMut(Value) -> Result<(Value, admission::AtomicWrites), Status>,
 ) -> Result<Removed, Status> {
     let mut about = About { dry_run: options.dry_run, ..About::default() };
     for _ in 0..ATTEMPTS_MAX {
@@ -177,7 +177,7 @@ pub async fn delete_with(
         let (old, record) = call.stored(object_name)?;
         options.check(call, &old, &record)?;
         let (mut changed, more) = last_change(Value::clone(&old))?;
-        definitions::mark_deleted(&call.kind, &mut changed, call.now);
+        crd_lifecycle::mark_deleted(&call.kind, &mut changed, call.now);
         let decided = write::for_delete(&call.kind, &changed, options.deletion, call.now);
         let gone = matches!(decided, Deleted::Gone(_));
         let mut next = match decided {
@@ -190,7 +190,8 @@ pub async fn delete_with(
         let mut going = Value::clone(&old);
         let mut write = call.write(admission::Verb::Delete, "", object_name, &mut going, Some(&old), &mut about);
         let admission = &call.server.admission;
-        let mut together = if gone { admission.judge(&mut write)? } else { admission.judge_marking(&mut write)? };
+        let mut together =
+            if gone { admission.validate(&mut write)? } else { admission.validate_deletion(&mut write)? };
         together.txn.conditions.extend(more.txn.conditions);
         together.txn.operations.extend(more.txn.operations);
         if options.dry_run {
@@ -201,15 +202,15 @@ pub async fn delete_with(
                 log_deletion(call, &old, &options.deletion);
                 return Ok(Removed { object: next, gone, about });
             }
-            Err(Lost::Object | Lost::Together) => {}
-            Err(Lost::Store(status)) => return Err(status),
+            Err(CommitConflict::Object | CommitConflict::AtomicWrites) => {}
+            Err(CommitConflict::Store(status)) => return Err(status),
         }
     }
     Err(call.modified(object_name))
 }
 
-/// Who asked for the deletion of an object whose deletion may destroy the data of volumes. A repeated request, which changes nothing, is
-/// not logged.
+/// Logs which user deletes an object if the deletion may destroy the data of volumes. A repeated request changes nothing
+/// and is not logged.
 fn log_deletion(call: &Call<'_>, object: &Value, deletion: &Deletion) {
     let when_deleted = ["spec", "persistentVolumeClaimRetentionPolicy", "whenDeleted"];
     let may_destroy_data = match (&*call.kind.group, &*call.kind.plural) {
@@ -235,8 +236,8 @@ async fn commit(
     record: &Arc<Record>,
     next: &mut Value,
     gone: bool,
-    together: admission::Together,
-) -> Result<(), Lost> {
+    together: admission::AtomicWrites,
+) -> Result<(), CommitConflict> {
     let operation = if gone {
         Operation::Delete { key: record.key.clone(), last: Some(call.encode(next)) }
     } else {

@@ -1,19 +1,19 @@
 //! The verbs: what each request does to the store.
 
-mod beginning;
 mod collection;
 mod connect;
 mod create;
+mod decode_request;
 mod delete;
-mod facets;
-mod incoming;
+mod initial_list;
 mod patch;
 mod read;
-mod special;
+mod selector_fields;
+mod subresources;
 mod update;
 pub mod watch;
 
-use crate::admission::{self, Together};
+use crate::admission::{self, AtomicWrites};
 use crate::app::Server;
 use crate::attributes::User;
 use crate::body::Body;
@@ -29,7 +29,7 @@ use object::{Errors, Kind, Kinds, Status, Value};
 use std::sync::Arc;
 use store::{Committed, Condition, Operation, Record};
 
-/// How often a write starts over because somebody else was faster.
+/// Limit of retries of a write after conflicts with other writers.
 const ATTEMPTS_MAX: usize = 200;
 
 /// One authorized request for a resource.
@@ -42,12 +42,12 @@ pub struct Call<'a> {
     pub headers: &'a HeaderMap,
     pub body: Bytes,
     pub user: User,
-    /// Where the request's memory is counted.
+    /// The class in whose pools the request's memory is counted.
     pub class: crate::limits::RequestClass,
     pub now: jiff::Timestamp,
 }
 
-/// What a verb answers.
+/// The response of a verb.
 pub struct Answer {
     pub code: u16,
     pub content_type: &'static str,
@@ -65,12 +65,12 @@ impl Answer {
     }
 }
 
-/// Runs the verb.
+/// Runs the verb of the request.
 pub async fn answer(call: &Call<'_>) -> Result<Answer, Status> {
-    // A request whose answer the client does not accept is refused before it changes anything.
+    // Refuse an unacceptable response form before anything is changed.
     call.form()?;
     if !call.kind.stored {
-        return special::review(call);
+        return subresources::review(call);
     }
     if !call.target.subresource.is_empty() {
         return subresource(call).await;
@@ -88,7 +88,7 @@ pub async fn answer(call: &Call<'_>) -> Result<Answer, Status> {
     }
 }
 
-/// Whether a call that was answered has changed something. One that was only tried has not.
+/// Whether a successful call wrote to the store. A dry run does not.
 pub fn has_written(call: &Call<'_>) -> bool {
     let only_tried = match call.target.verb {
         Verb::Delete | Verb::DeleteCollection => delete::DeleteOptions::read(call).is_ok_and(|options| options.dry_run),
@@ -107,16 +107,16 @@ async fn subresource(call: &Call<'_>) -> Result<Answer, Status> {
         (Subresource::Status, Verb::Get) => read::get(call),
         (Subresource::Status | Subresource::Finalize, Verb::Update) => update::update(call, name).await,
         (Subresource::Status, Verb::Patch) => patch::patch(call, name).await,
-        (Subresource::Scale { .. }, verb) => special::scale(call, sub, verb).await,
-        (Subresource::Binding, Verb::Create) => special::binding(call).await,
-        (Subresource::Eviction, Verb::Create) => special::eviction(call).await,
-        (Subresource::Token, Verb::Create) => special::token(call),
+        (Subresource::Scale { .. }, verb) => subresources::scale(call, sub, verb).await,
+        (Subresource::Binding, Verb::Create) => subresources::binding(call).await,
+        (Subresource::Eviction, Verb::Create) => subresources::eviction(call).await,
+        (Subresource::Token, Verb::Create) => subresources::token(call),
         _ => Err(Status::method_not_allowed()),
     }
 }
 
 impl<'a> Call<'a> {
-    /// The same call for an object in another namespace, as a collection across namespaces needs it.
+    /// The same call for another namespace, for collections across namespaces.
     pub fn within(&self, namespace: &str) -> Call<'a> {
         let mut target = self.target.clone();
         target.namespace = namespace.to_owned();
@@ -140,7 +140,7 @@ impl Call<'_> {
         Ctx { gates: &self.server.gates, now: self.now }
     }
     pub fn key(&self, name: &str) -> String {
-        crate::reader::key(&self.kind, &self.target.namespace, name)
+        crate::object_store::key(&self.kind, &self.target.namespace, name)
     }
     pub fn options(&self) -> Result<WriteOptions, Status> {
         let agent = self.headers.get(http::header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or("");
@@ -150,7 +150,8 @@ impl Call<'_> {
         let forms = if self.has_forms() { Forms::All } else { Forms::ObjectOnly };
         negotiate::accept(self.headers, self.query.get("includeObject"), forms)
     }
-    /// Whether the answer can be a Table or metadata alone: reviews, tokens, scales and the like are objects and nothing else.
+    /// Whether the response can be a Table or partial metadata. Reviews, tokens, scales and other subresources have
+    /// only their object form.
     fn has_forms(&self) -> bool {
         let special = !matches!(self.target.subresource.as_str(), "" | "status" | "finalize");
         self.kind.stored && !special
@@ -165,11 +166,11 @@ impl Call<'_> {
         Status::modified(&self.kind.group, &self.kind.plural, name)
     }
 
-    /// The stored object of that name.
+    /// Reads the stored object of this name.
     pub fn stored(&self, name: &str) -> Result<(Arc<Value>, Arc<Record>), Status> {
         let record = self.server.store.get(&self.key(name)).ok_or_else(|| self.not_found(name))?;
-        // What is kept is in its stored form, which is not what this kind is served in if it converts.
-        let kept = if self.kind.rules.converts() { None } else { self.server.recent.find(&record) };
+        // The write cache has stored forms, which a converting kind does not serve.
+        let kept = if self.kind.rules.converts() { None } else { self.server.write_cache.find(&record) };
         let object = match kept {
             Some(object) => object,
             None => {
@@ -181,28 +182,28 @@ impl Call<'_> {
         Ok((object, record))
     }
 
-    /// Remembers an object that was just stored: it may soon be written again.
+    /// Caches an object that was just stored, because it may soon be written again.
     pub fn remember(&self, record: &Record, object: Value) {
         if !self.kind.rules.converts() {
-            self.server.recent.keep(record, object);
+            self.server.write_cache.keep(record, object);
         }
     }
 
-    /// The answer that shows a stored version.
+    /// The response with a stored version.
     pub fn show(&self, code: u16, bytes: &Bytes, warnings: Vec<String>) -> Result<Answer, Status> {
         let form = self.form()?;
         let body = render::one(&self.kind, form, bytes, self.now)?;
         Ok(Answer { warnings, ..Answer::new(code, body) })
     }
 
-    /// The answer that shows an object as it would be stored, or was last.
+    /// The response with an object that is not stored: of a dry run, or a removed one.
     pub fn show_object(&self, code: u16, object: &Value, warnings: Vec<String>) -> Result<Answer, Status> {
         let form = self.form()?;
         let body = render::object(&self.kind, form, object, self.now);
         Ok(Answer { warnings, ..Answer::new(code, body) })
     }
 
-    /// The write of `object`, as admission sees it.
+    /// The write of `object` as input of admission.
     pub fn write<'w>(
         &'w self,
         verb: admission::Verb,
@@ -228,21 +229,23 @@ impl Call<'_> {
         }
     }
 
-    /// Commits one object's change together with what admission asked for.
+    /// Commits a change of one object together with the writes that admission requires.
     pub async fn commit(
         &self,
         key: &str,
         expected: store::Revision,
         operation: Operation,
-        together: Together,
-    ) -> Result<Committed, Lost> {
+        together: AtomicWrites,
+    ) -> Result<Committed, CommitConflict> {
         let mut txn = together.txn;
-        crate::fence::bind(self.headers, &self.server.admission.reader, &mut txn).map_err(Lost::Store)?;
+        crate::lease_precondition::bind(self.headers, &self.server.admission.reader, &mut txn)
+            .map_err(CommitConflict::Store)?;
         txn.conditions.insert(0, Condition { key: key.into(), modified: expected });
         txn.operations.insert(0, operation);
         let without_quotas = crate::admission::quota::deletion_without_usage(&txn);
         let committed = match (self.server.store.txn(txn).await, without_quotas) {
-            // The deletion makes space, in which the usage can be corrected.
+            // The store is full. Delete without updating quota usage; this frees space, and usage is counted again
+            // later.
             (Err(store::Error::OutOfSpace(_)), Some(txn)) => {
                 let committed = self.server.store.txn(txn).await;
                 self.server.admission.recount_quotas.notify_one();
@@ -251,20 +254,20 @@ impl Call<'_> {
             (committed, _) => committed,
         };
         committed.map_err(|error| match error {
-            store::Error::Conflict { key: lost, .. } if &*lost == key => Lost::Object,
-            store::Error::Conflict { .. } => Lost::Together,
-            error => Lost::Store(store_status(&error)),
+            store::Error::Conflict { key: lost, .. } if &*lost == key => CommitConflict::Object,
+            store::Error::Conflict { .. } => CommitConflict::AtomicWrites,
+            error => CommitConflict::Store(store_status(&error)),
         })
     }
 
-    /// The put of an object, with the time after which it may go by itself.
+    /// The put operation of an object, with its expiry time.
     pub fn put(&self, key: &str, object: &Value) -> Operation {
         let expires_at_s = self.server.expires_at_s(&self.kind, self.now);
-        let memo = facets::Facets::to_come(&self.kind, object).map(|facets| facets as store::Memo);
+        let memo = selector_fields::SelectorFields::for_write(&self.kind, object).map(|fields| fields as store::Memo);
         Operation::Put { key: key.into(), value: self.encode(object), expires_at_s, memo }
     }
 
-    /// As [`Call::put`], for what a client made of an object: many small requests must not make a large one.
+    /// Like [`Call::put`], with a size limit, so that many small requests cannot build a large object.
     pub fn put_within_limit(&self, key: &str, object: &Value) -> Result<Operation, Status> {
         let operation = self.put(key, object);
         let max = OBJECT_BYTES_MAX + if terminating(object) { OBJECT_BYTES_TO_GO } else { 0 };
@@ -289,21 +292,21 @@ impl Call<'_> {
     }
 }
 
-/// What one write carries besides the object.
+/// Options and warnings of one write.
 #[derive(Default)]
 pub struct About {
     pub dry_run: bool,
-    /// The status that is sent counts too, in a write to the object itself.
+    /// Whether a write to the object itself also writes the sent status.
     pub with_status: bool,
     pub warnings: Vec<String>,
 }
 
-/// Why a commit did not happen.
-pub enum Lost {
-    /// The object itself changed meanwhile.
+/// Why a commit failed.
+pub enum CommitConflict {
+    /// The object was changed meanwhile.
     Object,
-    /// Something that must change with it (a quota) changed meanwhile.
-    Together,
+    /// An object of the same transaction, such as a quota, was changed meanwhile.
+    AtomicWrites,
     Store(Status),
 }
 

@@ -1,7 +1,7 @@
-//! Patch: three ways to change a document, and server-side apply.
+//! The verb patch: JSON patch, merge patch, strategic merge patch and server-side apply.
 
 use super::update::change;
-use super::{ATTEMPTS_MAX, About, Answer, Call, create, incoming};
+use super::{ATTEMPTS_MAX, About, Answer, Call, create, decode_request};
 use crate::app::attributes;
 use crate::negotiate::{self, PatchType};
 use crate::request::Verb;
@@ -25,7 +25,7 @@ pub async fn patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Status>
     }
 }
 
-/// Custom resources have no merge keys of their own, so a strategic merge has no meaning for them.
+/// Custom resources define no merge keys, so they do not support strategic merge patches.
 fn is_custom(call: &Call<'_>) -> bool {
     call.kind.custom
 }
@@ -49,15 +49,15 @@ async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) 
         let mut patched = patched(call.kind.schema.as_ref(), patch_type, old, &document.value)?;
         check_name(call, &patched)?;
         found.clear();
-        incoming::conform_patched(
+        decode_request::conform_patched(
             call,
             &mut patched,
             old,
-            &incoming::PatchFields { patch_type, duplicates: &document.duplicates, operations: &operations },
+            &decode_request::PatchFields { patch_type, duplicates: &document.duplicates, operations: &operations },
             options.field_validation,
             &mut found,
         )?;
-        // An untouched version in the patched document is the old one: no precondition of the client's.
+        // A resourceVersion that the patch did not change is not a precondition.
         if patched.text(&["metadata", "resourceVersion"]) == old.text(&["metadata", "resourceVersion"]) {
             patched.cut(&["metadata", "resourceVersion"]);
         }
@@ -68,8 +68,8 @@ async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) 
     result?.answer(call, about.warnings)
 }
 
-/// Whether the patch is of the status as well (`withStatus=true`, which other servers do not know and pass over: they show in their answer
-/// that the status is still to be written). So it is for who may not write the status: they hear of it when they write it by itself.
+/// Whether the patch also changes the status (`withStatus=true`). Other servers ignore this option, so clients check
+/// the response and write the status separately. The same happens for users without permission for the status.
 fn has_status_too(call: &Call<'_>) -> bool {
     if !call.query.flag("withStatus") || !call.kind.has_status() {
         return false;
@@ -79,7 +79,7 @@ fn has_status_too(call: &Call<'_>) -> bool {
     call.server.authz.check(&call.user, &asked).is_ok()
 }
 
-/// `old` changed by the patch; the schema is what a strategic merge goes by.
+/// Applies the patch to `old`. A strategic merge needs the schema.
 pub fn patched(
     schema: Option<&TypeRef>,
     patch_type: PatchType,
@@ -106,7 +106,7 @@ fn need_object(document: &Value) -> Result<(), Status> {
     Err(Status::bad_request("the patch must be a JSON object"))
 }
 
-/// A patch may not move an object to another name or kind.
+/// A patch must not change name, namespace or kind.
 fn check_name(call: &Call<'_>, patched: &Value) -> Result<(), Status> {
     if name(patched) != call.target.name {
         return Err(Status::bad_request(format!(
@@ -140,7 +140,7 @@ async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Statu
     let decoded = decode::yaml(&call.body)?;
     let mut applied = decoded.value;
     check_applied(call, &applied)?;
-    let unknown = incoming::unknown(&call.kind, &mut applied, None)?;
+    let unknown = decode_request::unknown(&call.kind, &mut applied, None)?;
     let schema = call
         .kind
         .schema
@@ -151,7 +151,7 @@ async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Statu
     if !unknown.is_empty() {
         return Err(undeclared(call, schema, &writer, &unknown));
     }
-    about.warnings.extend(judge_duplicates(&decoded.duplicates, options.field_validation)?);
+    about.warnings.extend(check_duplicates(&decoded.duplicates, options.field_validation)?);
     let wanted = Wanted { schema, applied: &applied, writer, force: options.force };
     let warnings = about.warnings.clone();
     for _ in 0..ATTEMPTS_MAX {
@@ -165,7 +165,7 @@ async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Statu
             return Err(call.not_found(&call.target.name));
         };
         match result {
-            // Somebody created or removed it meanwhile: then it is the other case.
+            // Another client created or removed the object meanwhile: try the other case.
             Err(status) if status.reason == if exists { "NotFound" } else { "AlreadyExists" } && !about.dry_run => {}
             result => return result,
         }
@@ -173,15 +173,16 @@ async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Statu
     Err(call.modified(&call.target.name))
 }
 
-/// The refusal of an applied configuration with unknown fields. Nothing can own them, so no `fieldValidation` lets them pass.
+/// Refuses an applied configuration with unknown fields. They cannot be owned, so every `fieldValidation` refuses
+/// them.
 fn undeclared(call: &Call<'_>, schema: &TypeRef, writer: &Writer<'_>, unknown: &[String]) -> Status {
-    // The fields are gone from the value that was read, so the message is made from the body.
+    // Unknown fields were already dropped from the value, so build the message from the body.
     let refused = decode::yaml(&call.body).and_then(|decoded| apply::check(schema, &decoded.value, writer));
     refused.err().unwrap_or_else(|| Status::bad_request(format!("unknown fields: {}", unknown.join(", "))))
 }
 
-/// The warnings about duplicate fields of an applied configuration, or its refusal.
-fn judge_duplicates(duplicates: &Duplicates, validation: FieldValidation) -> Result<Vec<String>, Status> {
+/// Warns about duplicate fields of an applied configuration, or refuses it.
+fn check_duplicates(duplicates: &Duplicates, validation: FieldValidation) -> Result<Vec<String>, Status> {
     match (duplicates.yaml_error(), validation) {
         (Some(error), FieldValidation::Strict) => {
             Err(Status::bad_request(format!("error strict decoding patch: {error}")))
@@ -191,7 +192,7 @@ fn judge_duplicates(duplicates: &Duplicates, validation: FieldValidation) -> Res
     }
 }
 
-/// What an apply asks for, and for whom.
+/// The parameters of an apply.
 struct Wanted<'a> {
     schema: &'a TypeRef,
     applied: &'a Value,
@@ -204,7 +205,7 @@ async fn apply_new(call: &Call<'_>, wanted: &Wanted<'_>, about: &mut About) -> R
         let why = "uid mismatch: the provided object specified uid, and no existing object was found";
         return Err(Status::conflict(&call.kind.group, &call.kind.plural, &call.target.name, why));
     }
-    // Who may only change what is there does not create it this way.
+    // Creating an object by apply needs the permission to create it.
     let mut attributes = attributes(&call.target);
     Verb::Create.as_str().clone_into(&mut attributes.verb);
     call.server.authz.check(&call.user, &attributes)?;

@@ -1,6 +1,6 @@
-//! Get and list.
+//! The verbs get and list.
 
-use super::facets::Facets;
+use super::selector_fields::SelectorFields;
 use super::{Answer, Call, store_status, too_large};
 use crate::render;
 use crate::request::{ListOptions, VersionMatch};
@@ -24,7 +24,7 @@ pub fn get(call: &Call<'_>) -> Result<Answer, Status> {
     call.show(200, &record.value, Vec::new())
 }
 
-/// The selection of a list or watch.
+/// The objects that a list or watch selects.
 pub struct Selection {
     kind: Arc<Kind>,
     options: ListOptions,
@@ -33,7 +33,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Refuses selectors on fields that the kind does not offer.
+    /// Refuses selectors for fields that the kind does not support.
     pub fn new(kind: &Arc<Kind>, options: &ListOptions, name: &str) -> Result<Selection, Status> {
         for requirement in options.fields.requirements() {
             let field = requirement.field.as_str();
@@ -61,7 +61,7 @@ impl Selection {
         self.everything
     }
 
-    /// The one name that can match, where the selection says so.
+    /// The only name that can match, if the selection requires one.
     pub fn exact_name(&self) -> Option<&str> {
         self.name.as_deref().or_else(|| self.options.fields.exact("metadata.name"))
     }
@@ -75,12 +75,12 @@ impl Selection {
             return false;
         }
         let namespace = if self.kind.namespaced { rest.rsplit_once('/').map_or("", |(_, last)| last) } else { "" };
-        let facets = Facets::of(&self.kind, record);
-        self.options.labels.matches(&facets.labels)
+        let fields = SelectorFields::of(&self.kind, record);
+        self.options.labels.matches(&fields.labels)
             && self.options.fields.matches(|field| match field {
                 "metadata.name" => name,
                 "metadata.namespace" => namespace,
-                _ => facets.field(&self.kind, field),
+                _ => fields.field(&self.kind, field),
             })
     }
 }
@@ -102,13 +102,13 @@ pub fn list(call: &Call<'_>) -> Result<Answer, Status> {
     Ok(Answer::new(200, body))
 }
 
-/// How many records a selective list looks at together: each round costs the store a look at what is left, and few of them may be
-/// selected.
+/// Limits of records that a selective list reads per round. Each round scans the remaining keys, and only few records
+/// may match.
 const ROUND_MIN: usize = 500;
 const ROUND_MAX: usize = 10_000;
 
-/// A page of a list with a limit ends early when its objects take so many bytes: a page is encoded and sent as a whole, and clients
-/// that list in pages, like informers, do so to need less memory.
+/// A page of a limited list ends early at this size. A page is encoded and sent as a whole, and clients such as
+/// informers use pages to save memory.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 
 pub struct ListPage {
@@ -118,9 +118,9 @@ pub struct ListPage {
     remaining: Option<u64>,
 }
 
-/// Reads the objects that a list shows: one page of a consistent snapshot.
+/// Reads one page of a list from a consistent snapshot.
 pub fn read_page(call: &Call<'_>, options: &ListOptions, selection: &Selection) -> Result<ListPage, Status> {
-    let prefix = crate::reader::prefix(&call.kind, &call.target.namespace);
+    let prefix = crate::object_store::prefix(&call.kind, &call.target.namespace);
     let (at, mut after) = start_of(call, options, &prefix)?;
     if let Some(found) = point_read(call, selection, at) {
         return Ok(found);
@@ -134,7 +134,7 @@ pub fn read_page(call: &Call<'_>, options: &ListOptions, selection: &Selection) 
             prefix: &prefix,
             after: after.as_deref(),
             limit: if options.limit == 0 { 0 } else { round },
-            // Further rounds of one page read the same snapshot as the first.
+            // Later rounds of a page read the same snapshot as the first.
             at: at.or_else(|| (page.revision > 0).then_some(page.revision)),
         };
         let found = call.server.store.list(range).map_err(|error| continue_status(&error, options))?;
@@ -165,13 +165,13 @@ pub fn read_page(call: &Call<'_>, options: &ListOptions, selection: &Selection) 
     }
 }
 
-/// A selection of one name in one place needs no scan.
+/// Reads a selection of a single name in one namespace without a scan.
 fn point_read(call: &Call<'_>, selection: &Selection, at: Option<u64>) -> Option<ListPage> {
     let name = selection.exact_name()?;
     if at.is_some() || (call.kind.namespaced && call.target.namespace.is_empty()) {
         return None;
     }
-    // The revision is read first: what is found is then at least as new as the list says.
+    // Read the revision first, so that the object is at least as new as the list's resourceVersion.
     let revision = call.server.store.revision();
     let found = call.server.store.get(&call.key(name)).filter(|record| selection.takes(record));
     if found.as_ref().is_some_and(|record| record.modified > revision) {
@@ -180,7 +180,7 @@ fn point_read(call: &Call<'_>, selection: &Selection, at: Option<u64>) -> Option
     Some(ListPage { records: found.into_iter().collect(), revision, continue_token: None, remaining: None })
 }
 
-/// At which revision a list reads (`None` = now), and after which key.
+/// The revision at which a list reads (`None`: the newest), and the key after which it starts.
 fn start_of(call: &Call<'_>, options: &ListOptions, prefix: &str) -> Result<(Option<u64>, Option<String>), Status> {
     if let Some(text) = &options.continue_token {
         if options.resource_version.is_some_and(|version| version != 0) {
@@ -193,7 +193,7 @@ fn start_of(call: &Call<'_>, options: &ListOptions, prefix: &str) -> Result<(Opt
     match (options.resource_version, options.version_match) {
         (Some(version), _) if version > newest => Err(too_large(version, newest)),
         (Some(version), VersionMatch::Exact) => Ok((Some(version), None)),
-        // With a limit, an unqualified version has always meant exactly that version.
+        // With a limit, a resourceVersion without resourceVersionMatch means exactly this version.
         (Some(version), VersionMatch::Unset) if version > 0 && options.limit > 0 => Ok((Some(version), None)),
         _ => Ok((None, None)),
     }
@@ -215,7 +215,7 @@ fn continue_status(error: &store::Error, options: &ListOptions) -> Status {
     }
 }
 
-/// The revision that stands for "as it is now" in a token: who goes on there gave up on one snapshot.
+/// The revision in a continue token that means the newest state. The client has accepted an inconsistent list.
 const NOW: i64 = -1;
 
 fn token(revision: Option<u64>, start: &str) -> String {

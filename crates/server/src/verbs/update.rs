@@ -1,6 +1,6 @@
-//! Update, and the second half of patch: from a changed object to a new version of it.
+//! The verb update, and the part that patch shares with it: storing a new version of a changed object.
 
-use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
+use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, decode_request};
 use crate::admission;
 use bytes::Bytes;
 use object::access::{Access, name, namespace, uid};
@@ -12,17 +12,17 @@ use store::{Operation, Record};
 pub async fn update(call: &Call<'_>, subresource: &str) -> Result<Answer, Status> {
     let options = call.options()?;
     let mut about = About { dry_run: options.dry_run, ..About::default() };
-    let sent = incoming::object(call, &options, &mut about.warnings)?;
+    let sent = decode_request::object(call, &options, &mut about.warnings)?;
     check_identity(call, &sent)?;
     let changed = change(call, subresource, &mut about, Some(&options.field_manager), |_| Ok(sent.clone())).await?;
     changed.answer(call, about.warnings)
 }
 
-/// What a change left behind.
+/// The result of a change.
 pub enum Changed {
     /// A stored version.
     Stored(Bytes),
-    /// An object that is not stored: a dry run's, or one that is gone.
+    /// An object that is not stored: of a dry run, or a removed one.
     Object(Value),
 }
 
@@ -68,8 +68,9 @@ fn check_identity(call: &Call<'_>, sent: &Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// Changes the stored object to what `make` makes of it, starting over when somebody else was faster. A version or uid in the
-/// made object is a precondition. `manager` is who is recorded as having changed fields; `None` when apply settled that.
+/// Stores the object that `make` returns for the stored one, and retries after conflicts. A resourceVersion or uid in
+/// the new object is a precondition. `manager` becomes the owner of changed fields; with `None`, apply has already
+/// recorded the owners.
 pub async fn change(
     call: &Call<'_>,
     subresource: &str,
@@ -87,7 +88,7 @@ pub async fn change(
         let status = about.with_status.then(|| new.cut(&["status"]));
         prepare(call, subresource, &mut new, &old, about, manager)?;
         if let Some(status) = status {
-            // A write of the status on top of the first, which nobody ever sees by itself.
+            // A second write, of the status, on top of the first one. Both are committed as one version.
             let first = new.clone();
             match status {
                 Some(status) => new.put(&["status"], status),
@@ -96,11 +97,11 @@ pub async fn change(
             prepare(call, "status", &mut new, &first, about, manager)?;
         }
         let mut write = call.write(admission::Verb::Update, subresource, asked, &mut new, Some(&old), about);
-        let together = call.server.admission.judge(&mut write)?;
+        let together = call.server.admission.validate(&mut write)?;
         match store_changed(call, &record, new, &old, about, together).await? {
             Outcome::Done(changed) => return Ok(changed),
-            Outcome::Lost if conditional => return Err(call.modified(asked)),
-            Outcome::Lost | Outcome::Again => {}
+            Outcome::CommitConflict if conditional => return Err(call.modified(asked)),
+            Outcome::CommitConflict | Outcome::Again => {}
         }
     }
     Err(Status::conflict(
@@ -111,7 +112,7 @@ pub async fn change(
     ))
 }
 
-/// Checks the uid and resourceVersion in the sent object; says whether the write is bound to this version.
+/// Checks uid and resourceVersion of the sent object. Returns whether the write requires this version.
 fn check_preconditions(call: &Call<'_>, new: &Value, old: &Value, record: &Record) -> Result<bool, Status> {
     let asked = call.target.name.as_str();
     let (said, has) = (uid(new), uid(old));
@@ -132,7 +133,7 @@ fn check_preconditions(call: &Call<'_>, new: &Value, old: &Value, record: &Recor
     if number == record.modified { Ok(true) } else { Err(call.modified(asked)) }
 }
 
-/// Completes and checks what is to be stored; what must be written with it is for admission to say.
+/// Completes and validates the object to be stored. Admission adds what must be written with it.
 fn prepare(
     call: &Call<'_>,
     subresource: &str,
@@ -154,7 +155,7 @@ fn prepare(
     admission.mutate(&mut call.write(admission::Verb::Update, subresource, asked, new, Some(old), about))?;
     match subresource {
         "status" => kind.rules.prepare_status(new, old, &ctx),
-        // An ordinary update keeps the finalizers as they were, which is what this write is there to change.
+        // An ordinary update keeps `spec.finalizers`, which this write must change.
         "finalize" => {}
         _ => {
             kind.rules.prepare_update(new, old, &ctx);
@@ -165,7 +166,8 @@ fn prepare(
         let writer = Writer { manager, subresource, api_version: &kind.api_version(), now: call.now };
         apply::track(schema, Some(old), new, &writer);
     }
-    // An empty list has said by now that nobody owns anything any more. It is not kept: writing back what was read changes nothing.
+    // An empty list was a request to reset ownership, which is done by now. Do not store it, so that writing back a
+    // read object changes nothing.
     if new.items(&["metadata", "managedFields"]).is_empty() {
         new.cut(&["metadata", "managedFields"]);
     }
@@ -187,7 +189,7 @@ fn prepare(
     Ok(())
 }
 
-/// A write to a namespace's `/finalize` changes its `spec.finalizers` and nothing else.
+/// A write to a namespace's `/finalize` changes only its `spec.finalizers`.
 fn carry_all_but_finalizers(new: &mut Value, old: &Value) {
     let finalizers = new.cut(&["spec", "finalizers"]);
     *new = old.clone();
@@ -199,9 +201,9 @@ fn carry_all_but_finalizers(new: &mut Value, old: &Value) {
 
 enum Outcome {
     Done(Changed),
-    /// The object changed meanwhile.
-    Lost,
-    /// Something written together with it changed meanwhile.
+    /// The object was changed meanwhile.
+    CommitConflict,
+    /// An object of the same transaction was changed meanwhile.
     Again,
 }
 
@@ -211,18 +213,18 @@ async fn store_changed(
     new: Value,
     old: &Value,
     about: &mut About,
-    together: admission::Together,
+    together: admission::AtomicWrites,
 ) -> Result<Outcome, Status> {
     let key = &record.key;
     if about.dry_run {
         call.put_within_limit(key, &new)?;
-        // Nothing is committed, so the object keeps its version: a client that compares the answer with the stored object
-        // must not see a difference that no write would make.
+        // A dry run commits nothing, so the object keeps its resourceVersion. A client that compares the response
+        // with the stored object must see only real differences.
         let mut tried = new;
         tried.put(&["metadata", "resourceVersion"], record.modified.to_string());
         return Ok(Outcome::Done(Changed::Object(tried)));
     }
-    // Letting go of the last finalizer of a terminating object is what removes it.
+    // Removing the last finalizer of a terminating object removes the object.
     if write::is_released(&new) {
         return remove(call, record, new, old, about).await;
     }
@@ -236,9 +238,9 @@ async fn store_changed(
             call.remember(record, new);
             Ok(Outcome::Done(Changed::Stored(record.value.clone())))
         }
-        Err(Lost::Object) => Ok(Outcome::Lost),
-        Err(Lost::Together) => Ok(Outcome::Again),
-        Err(Lost::Store(status)) => Err(status),
+        Err(CommitConflict::Object) => Ok(Outcome::CommitConflict),
+        Err(CommitConflict::AtomicWrites) => Ok(Outcome::Again),
+        Err(CommitConflict::Store(status)) => Err(status),
     }
 }
 
@@ -252,20 +254,20 @@ async fn remove(
     let object_name = name(&last).to_owned();
     let mut going = last.clone();
     let mut write = call.write(admission::Verb::Delete, "", &object_name, &mut going, Some(old), about);
-    let together = call.server.admission.judge(&mut write)?;
+    let together = call.server.admission.validate(&mut write)?;
     let operation = Operation::Delete { key: record.key.clone(), last: Some(call.encode(&last)) };
     match call.commit(&record.key, record.modified, operation, together).await {
         Ok(committed) => {
             last.put(&["metadata", "resourceVersion"], committed.revision.to_string());
             Ok(Outcome::Done(Changed::Object(last)))
         }
-        Err(Lost::Object) => Ok(Outcome::Lost),
-        Err(Lost::Together) => Ok(Outcome::Again),
-        Err(Lost::Store(status)) => Err(status),
+        Err(CommitConflict::Object) => Ok(Outcome::CommitConflict),
+        Err(CommitConflict::AtomicWrites) => Ok(Outcome::Again),
+        Err(CommitConflict::Store(status)) => Err(status),
     }
 }
 
-/// Whether a write would change nothing but its own version.
+/// Whether a write would change nothing but the resourceVersion.
 fn unchanged(new: &Value, old: &Value) -> bool {
     let (Value::Object(new), Value::Object(old)) = (new, old) else { return new == old };
     let [new_metadata, old_metadata] = [new, old].map(|object| {

@@ -1,9 +1,9 @@
-//! Watch: events as they happen, from a revision on, none missed and none twice.
+//! The verb watch: delivers every event after a revision exactly once, in order.
 //!
-//! A watcher holds its position in the store's log, one chunk, and a little that it has read and not told of yet: a slow client slows
-//! only itself, and when it falls behind what the log keeps it is told so (410) and ends.
+//! A watcher holds its position in the store's log, one chunk, and a few events that were read but not sent. So a
+//! slow client delays only itself. If it falls behind the start of the log, it gets 410 and the watch ends.
 
-use super::beginning::{Beginning, kept};
+use super::initial_list::{InitialList, count_within_limit};
 use super::read::Selection;
 use super::{Answer, Call, store_status, too_large};
 use crate::body::Body;
@@ -22,14 +22,15 @@ use std::time::Duration;
 use store::{Event, Next, Record, Watcher};
 use tokio::time::Instant;
 
-/// How long a watch lasts when the client does not say.
+/// Duration of a watch without timeoutSeconds.
 const LENGTH_DEFAULT: Duration = Duration::from_secs(45 * 60);
-/// The longest watch, however long the client wants it: a number in a query must not be one that no clock has.
+/// Limit of timeoutSeconds, so that the deadline does not overflow the clock.
 const LENGTH_MAX: Duration = Duration::from_secs(24 * 3600);
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// So many events are read at once; what is told of at once is less where they are large.
+/// Limit of events that are read at once. Fewer are kept if they are large.
 const EVENTS_PER_READ: usize = 128;
-/// A chunk ends with the line that makes it this large: it is made when the client takes it, and is all that waits for a slow one.
+/// A chunk ends with the line that reaches this size. It is built when the client is ready for it, so only one chunk
+/// waits for a slow client.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
@@ -37,7 +38,7 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
     let selection = Selection::new(&call.kind, &options, &call.target.name)?;
     let form = call.form()?;
     if call.server.stopping.is_cancelled() {
-        // A watch that ended at once would only be opened again, and again.
+        // A watch that starts while the server stops would end at once and be opened again and again.
         return Err(Status::new(503, "ServiceUnavailable", "the server is stopping"));
     }
     let store = &call.server.store;
@@ -48,21 +49,25 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
     }
     let asked = options.resource_version.unwrap_or(0);
     let wants_state = options.send_initial_events.unwrap_or(asked == 0);
-    let beginning = if wants_state { Some(Beginning::read(call, &options, &selection)?) } else { None };
-    let after = match &beginning {
-        Some(beginning) => beginning.revision,
+    let initial_list = if wants_state { Some(InitialList::read(call, &options, &selection)?) } else { None };
+    let after = match &initial_list {
+        Some(initial_list) => initial_list.revision,
         None if asked == 0 => store.revision(),
         None => asked,
     };
-    let prefix = crate::reader::prefix(&call.kind, &call.target.namespace);
-    let again = if beginning.is_none() { told_in_part(&**store, &call.kind, &prefix, after) } else { Vec::new() };
+    let prefix = crate::object_store::prefix(&call.kind, &call.target.namespace);
+    let again = if initial_list.is_none() {
+        events_of_start_revision(&**store, &call.kind, &prefix, after)
+    } else {
+        Vec::new()
+    };
     let asked_s = options.timeout_seconds.filter(|seconds| *seconds > 0);
     let length = asked_s.map_or(LENGTH_DEFAULT, |seconds| Duration::from_secs(seconds).min(LENGTH_MAX));
     let start = Instant::now();
     let stream = Stream {
         definition: Definition::of(call),
         frames: Frames { kind: call.kind.clone(), selection, form, columns_sent: false, env: call.server.env.clone() },
-        beginning,
+        initial_list,
         marks_the_end: options.send_initial_events == Some(true) && options.bookmarks,
         events: again.into(),
         source: Source::follow(&**store, &prefix, after),
@@ -86,11 +91,12 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
     Ok(Answer::of(200, body))
 }
 
-/// What happened at the revision after which a watch begins, where that was more than one thing: a client that was cut off between
-/// them has that version from the first, and would never hear of the others. What it knows already does no harm.
+/// The events of the revision at which a watch starts, if there are several: a client that was disconnected between
+/// them has this resourceVersion from the first one, and would miss the others. An event that the client already has
+/// does no harm.
 ///
-/// Only quotas share a revision: one write is charged to all of its namespace.
-fn told_in_part(store: &dyn store::Store, kind: &Kind, prefix: &str, after: u64) -> Vec<Arc<Event>> {
+/// Only quotas can share a revision: a write updates all quotas of its namespace in one transaction.
+fn events_of_start_revision(store: &dyn store::Store, kind: &Kind, prefix: &str, after: u64) -> Vec<Arc<Event>> {
     if kind.storage != "core/resourcequotas" || after == 0 {
         return Vec::new();
     }
@@ -99,7 +105,7 @@ fn told_in_part(store: &dyn store::Store, kind: &Kind, prefix: &str, after: u64)
             Some(Next::Events { events, .. }) => events,
             _ => Vec::new(),
         },
-        // How the oldest revision came about is forgotten, but not what came of it.
+        // The events of the oldest revision are compacted, but their results are still stored.
         Err(_) => {
             let page = store.list(store::Range { prefix, ..store::Range::default() });
             let records = page.map(|page| page.records).unwrap_or_default();
@@ -110,7 +116,7 @@ fn told_in_part(store: &dyn store::Store, kind: &Kind, prefix: &str, after: u64)
     if events.len() > 1 { events } else { Vec::new() }
 }
 
-/// An event that shows a record as it is.
+/// An event that delivers the current state of a record.
 fn unchanged(record: Arc<Record>) -> Event {
     let (revision, key) = (record.modified, record.key.clone());
     Event { revision, key, current: Some(record.clone()), previous: Some(record), last: None }
@@ -118,7 +124,7 @@ fn unchanged(record: Arc<Record>) -> Event {
 
 enum Source {
     Following(Box<dyn Watcher>),
-    /// The start was too old: the stream says so and ends.
+    /// The start revision was compacted: the stream sends the error and ends.
     Refused(Status),
     Ended,
 }
@@ -137,24 +143,24 @@ struct Stream {
     prefix: String,
     definition: Option<Definition>,
     frames: Frames,
-    /// What is left of the state at the start.
-    beginning: Option<Beginning>,
-    /// Whether a bookmark says where that state ends.
+    /// The rest of the initial list.
+    initial_list: Option<InitialList>,
+    /// Whether a bookmark marks the end of the initial list.
     marks_the_end: bool,
-    /// What was read from the source and not told of yet.
+    /// Events that were read but not sent.
     events: VecDeque<Arc<Event>>,
     source: Source,
     deadline: Instant,
-    /// How far the store was then.
+    /// The store's revision at the deadline.
     end: Option<u64>,
     bookmark_at: Option<Instant>,
-    /// The newest revision that the client knows of.
+    /// The newest revision that was sent to the client.
     told: u64,
     stopping: tokio_util::sync::CancellationToken,
-    /// Whose memory for responses the chunks count for, and what the next chunk has of it.
+    /// The class whose response memory the chunks use, and the memory reserved for the next chunk.
     class: RequestClass,
     room: Option<Permit>,
-    /// An object that room is needed for, or one of the state that waits for that.
+    /// Size of a large object that waits for memory, and the object if it belongs to the initial list.
     large: Option<usize>,
     held_back: Option<Arc<Record>>,
     _open: crate::metrics::OpenWatch,
@@ -167,8 +173,9 @@ impl Stream {
             if self.stopping.is_cancelled() {
                 return None;
             }
-            let chunk = self.state().or_else(|| self.tell());
-            // It was for this chunk. One that is small after all, as rows of tables are, does without.
+            let chunk = self.initial_chunk().or_else(|| self.event_chunk());
+            // The memory was reserved for this chunk. A chunk that turns out small, such as rows of a table, does not
+            // need it.
             let room = self.room.take();
             if let Some(chunk) = chunk {
                 return Some(match room {
@@ -180,7 +187,8 @@ impl Stream {
                 self.room = tokio::select! {
                     biased;
                     () = self.stopping.cancelled() => return None,
-                    // Before time: what had happened by the end is told, however late, where there is room for it.
+                    // Memory is preferred to the deadline: events before the deadline are delivered if there is
+                    // memory for them.
                     room = self.class.response_room(bytes) => Some(room),
                     () = tokio::time::sleep_until(self.deadline) => {
                         self.fail(no_room());
@@ -200,8 +208,8 @@ impl Stream {
                 Source::Ended => return None,
             };
             let until = self.bookmark_at.map_or(self.deadline, |at| at.min(self.deadline));
-            // Time comes first: a watch that always has something to say ends too. But what had happened by then is told: to be silent
-            // would mean that there was nothing.
+            // Check the deadline first, so that a watch with constant events ends too. But deliver all events up to
+            // the deadline, because their absence would mean that there were none.
             let rest = if Instant::now() < self.deadline {
                 None
             } else {
@@ -224,7 +232,7 @@ impl Stream {
                 },
             };
             match next {
-                // What comes now is of another shape: the client begins a new watch where this one ended.
+                // The schema changed. The client must start a new watch at the last revision.
                 Next::Events { .. } if self.definition.as_mut().is_some_and(Definition::changed) => return None,
                 Next::Events { events, .. } => self.take(events),
                 Next::Compacted { oldest } => {
@@ -235,10 +243,10 @@ impl Stream {
         }
     }
 
-    /// Keeps what was read until it is told of. What would be too much is read again when its time comes.
+    /// Keeps events until they are sent. Events beyond the limit are read again later.
     fn take(&mut self, mut events: Vec<Arc<Event>>) {
-        let count = kept(events.iter().map(|event| size(event)));
-        // What one transaction did stays together.
+        let count = count_within_limit(events.iter().map(|event| size(event)));
+        // Keep the events of one transaction together.
         let up_to = events.get(count - 1).map_or(0, |event| event.revision);
         let count = events.partition_point(|event| event.revision <= up_to);
         if count < events.len() {
@@ -248,7 +256,8 @@ impl Stream {
         self.events = events.into();
     }
 
-    /// Whether something of this size can be told now. What is large comes first in its chunk, when there is room for it.
+    /// Whether an object of this size fits into the current chunk. A large object needs reserved memory and starts a
+    /// chunk.
     fn fits(&mut self, bytes: usize, out: &[u8]) -> bool {
         if !needs_room(bytes) || self.room.is_some() {
             return true;
@@ -259,16 +268,16 @@ impl Stream {
         false
     }
 
-    /// A chunk of the state that the watch begins with.
-    fn state(&mut self) -> Option<Bytes> {
+    /// A chunk of the initial list.
+    fn initial_chunk(&mut self) -> Option<Bytes> {
         let mut out = Vec::new();
-        while let Some(beginning) = &mut self.beginning
+        while let Some(initial_list) = &mut self.initial_list
             && out.len() < CHUNK_BYTES
         {
-            let revision = beginning.revision;
+            let revision = initial_list.revision;
             let next = match self.held_back.take() {
                 Some(record) => Ok(Some(record)),
-                None => beginning.next(&*self.store, &self.prefix, &self.frames.selection),
+                None => initial_list.next(&*self.store, &self.prefix, &self.frames.selection),
             };
             if let Ok(Some(record)) = &next
                 && !self.fits(record.value.len(), &out)
@@ -286,13 +295,13 @@ impl Stream {
                 Ok(false) => {}
                 Err(status) => self.fail(status),
             }
-            self.beginning = None;
+            self.initial_list = None;
         }
         (!out.is_empty()).then(|| Bytes::from(out))
     }
 
-    /// A chunk of what was read.
-    fn tell(&mut self) -> Option<Bytes> {
+    /// A chunk of events.
+    fn event_chunk(&mut self) -> Option<Bytes> {
         let mut out = Vec::new();
         while out.len() < CHUNK_BYTES
             && let Some(event) = self.events.pop_front()
@@ -310,17 +319,17 @@ impl Stream {
         (!out.is_empty()).then(|| Bytes::from(out))
     }
 
-    /// Says why in the next chunk, and ends.
+    /// Sends the error in the next chunk and ends the watch.
     fn fail(&mut self, status: Status) {
-        (self.beginning, self.held_back) = (None, None);
+        (self.initial_list, self.held_back) = (None, None);
         self.events.clear();
         self.source = Source::Refused(status);
     }
 
-    /// Time for a bookmark, or for the end.
+    /// Sends a bookmark or ends the watch, if it is time.
     fn pause(&mut self, position: u64) -> Option<Bytes> {
         let now = Instant::now();
-        // Where the client would go on is forgotten: it hears of that, and of no place to go on at.
+        // The client's position was compacted: send 410 without a bookmark, because it could not resume there.
         let oldest = self.store.oldest();
         let behind = position < oldest;
         if now >= self.deadline {
@@ -338,7 +347,7 @@ impl Stream {
     }
 }
 
-/// The definition of a custom kind, as it was when the watch began.
+/// The definition of a custom kind at the start of the watch.
 struct Definition {
     store: Arc<dyn store::Store>,
     key: String,
@@ -351,13 +360,14 @@ impl Definition {
         if !call.kind.custom {
             return None;
         }
-        let (store, key) = (call.server.store.clone(), crate::definitions::key_of(&call.kind));
+        let (store, key) = (call.server.store.clone(), crate::crd_lifecycle::key_of(&call.kind));
         let record = store.get(&key)?;
         let spec = spec_of(&record);
         Some(Definition { seen: record.modified, spec, store, key })
     }
 
-    /// Whether the kind is defined otherwise now. While its objects are deleted with it, it is not.
+    /// Whether the spec of the kind changed. A definition that is terminating with its objects does not count as
+    /// changed.
     fn changed(&mut self) -> bool {
         let Some(record) = self.store.get(&self.key).filter(|record| record.modified != self.seen) else {
             return false;
@@ -368,10 +378,10 @@ impl Definition {
 }
 
 fn spec_of(definition: &Record) -> Value {
-    crate::reader::parse(definition).ok().and_then(|mut definition| definition.cut(&["spec"])).unwrap_or_default()
+    crate::object_store::parse(definition).ok().and_then(|mut definition| definition.cut(&["spec"])).unwrap_or_default()
 }
 
-/// Makes the lines of a watch.
+/// Encodes the lines of a watch.
 struct Frames {
     kind: Arc<Kind>,
     selection: Selection,
@@ -381,7 +391,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// What this watcher's selection sees of an event, and the version that it sees; `None` where it sees nothing.
+    /// The event type for this selection and the version to send; `None` if the selection has no event.
     fn seen<'e>(&self, event: &'e Event) -> Option<(&'static str, &'e Record)> {
         let taken = |record: &'e Option<Arc<Record>>| record.as_deref().filter(|record| self.selection.takes(record));
         match (taken(&event.previous), taken(&event.current)) {
@@ -392,7 +402,7 @@ impl Frames {
         }
     }
 
-    /// Writes the line of what is seen of an event.
+    /// Writes the line of an event.
     fn event(&mut self, what: &str, record: &Record, event: &Event, out: &mut Vec<u8>) -> Result<(), Status> {
         match what {
             "DELETED" => self.frame(what, &self.last_state(event, record)?, out),
@@ -400,12 +410,12 @@ impl Frames {
         }
     }
 
-    /// What a watcher sees of an object that left: its last state, at the revision of the event.
+    /// The last state of an object that left the selection, with the revision of the event.
     fn last_state(&self, event: &Event, previous: &Record) -> Result<Bytes, Status> {
         if let (None, Some(last)) = (&event.current, &event.last) {
             return Ok(last.clone());
         }
-        let mut object = crate::reader::parse(previous)?;
+        let mut object = crate::object_store::parse(previous)?;
         object.put(&["metadata", "resourceVersion"], event.revision.to_string());
         Ok(render::to_bytes(&object))
     }
@@ -425,7 +435,7 @@ impl Frames {
         Ok(())
     }
 
-    /// A line that carries nothing but how far the watch has come.
+    /// A bookmark line.
     fn bookmark(&self, revision: u64, initial_events_end: bool, out: &mut Vec<u8>) {
         let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
         if initial_events_end {
@@ -452,19 +462,19 @@ impl Frames {
 
 fn plain_frame(what: &str, object: &[u8], out: &mut Vec<u8>) {
     let pieces: [&[u8]; 5] = [b"{\"type\":\"", what.as_bytes(), b"\",\"object\":", object.trim_ascii_end(), b"}\n"];
-    // Mostly it is the only line: then this is exactly the memory that it takes.
+    // Usually this is the only line, so reserve exactly its size.
     out.reserve(pieces.iter().map(|piece| piece.len()).sum());
     pieces.iter().for_each(|piece| out.extend_from_slice(piece));
 }
 
-/// What an event keeps in memory as long as it is kept.
+/// Memory that a kept event uses.
 fn size(event: &Event) -> usize {
     let records = [&event.current, &event.previous];
     let records = records.iter().filter_map(|record| record.as_ref()).map(|record| record.value.len());
     records.sum::<usize>() + event.last.as_ref().map_or(0, Bytes::len)
 }
 
-/// Why a watch cannot begin at a revision, or go on there.
+/// The error of a watch that cannot start or continue at a revision.
 fn refusal(error: &store::Error) -> Status {
     match error {
         store::Error::Compacted { asked, oldest } => too_old(*asked, *oldest),
@@ -476,9 +486,9 @@ fn too_old(asked: u64, oldest: u64) -> Status {
     Status::expired(format!("too old resource version: {asked} ({oldest})"))
 }
 
-/// Why a watch ends that did not come to tell all. (429 has clients go on where they are, as soon as there may be room.)
+/// The error of a watch that ended before it sent everything. After 429 clients resume at their position.
 fn no_room() -> Status {
-    Status::too_many_requests("the watch ended before there was room for a large object that it has to tell of", 1)
+    Status::too_many_requests("the watch ended before there was memory for a large object in its events", 1)
 }
 
 fn error_frame(status: &Status, out: &mut Vec<u8>) {

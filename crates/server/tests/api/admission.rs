@@ -1,4 +1,4 @@
-//! What the server adds and refuses on its own: quotas, limits, storage rules, accounts, service addresses.
+//! Admission: quotas, limits, storage rules, service accounts, service addresses.
 
 use crate::support::*;
 use futures::future::join_all;
@@ -52,7 +52,7 @@ async fn quotas_are_exact_under_concurrency() {
     assert_eq!((count(&codes, 201), count(&codes, 403)), (7, 43), "{codes:?}");
     assert_eq!(used(&admin, "count/secrets").await, "7");
 
-    // 2Gi each: of the class gold two fit into 4Gi (its count would allow three), then three more into 10Gi.
+    // Claims of 2Gi: two of class gold fit into 4Gi (its count would allow three), then three more into 10Gi.
     let claims = |class: &'static str| {
         let admin = admin.clone();
         async move {
@@ -74,7 +74,7 @@ async fn quotas_are_exact_under_concurrency() {
     assert_eq!(used(&admin, "gold.storageclass.storage.k8s.io/requests.storage").await, "4Gi");
     assert_eq!(used(&admin, "gold.storageclass.storage.k8s.io/persistentvolumeclaims").await, "2");
 
-    // A delete gives back: at once where nothing holds the claim.
+    // A delete releases usage at once if the claim has no finalizer.
     let first = names(&admin.get(CLAIMS).await.expect(200))[0].clone();
     let path = format!("{CLAIMS}/{first}");
     let deleted = admin.delete(&path).await.expect(200);
@@ -106,12 +106,12 @@ async fn a_full_quota_says_what_is_asked_used_and_limited() {
         "pods \"b\" is forbidden: exceeded quota: q, requested: pods=1,requests.cpu=600m, used: pods=1,requests.cpu=600m, \
         limited: pods=1,requests.cpu=1"
     );
-    // A dry run counts but does not charge; generated names and dry runs release nothing.
+    // A dry run checks the quota without charging it; generated names and dry runs release nothing.
     for _ in 0..5 {
         admin.post(&format!("{CONFIG_MAPS}?dryRun=All"), &config_map("c")).await.expect(201);
     }
     assert_eq!(used(&admin, "count/configmaps").await, "1", "the one that every namespace has");
-    // Evictions, deletes and finished pods release.
+    // Evictions, deletes and finished pods release usage.
     admin.patch(&format!("{PODS}/a/status"), MERGE, &json!({"status": {"phase": "Succeeded"}})).await.expect(200);
     assert_eq!(used(&admin, "pods").await, "0");
     admin.post(PODS, &asking).await.expect(201);
@@ -161,7 +161,7 @@ async fn v1_claims_and_volumes_are_protected_from_their_first_moment() {
         "hostPath": {"path": "/tmp/v"}}});
     let made = admin.post("/api/v1/persistentvolumes", &volume).await.expect(201);
     assert_eq!(made["metadata"]["finalizers"], json!(["kubernetes.io/pv-protection"]));
-    // Applied and generated ones too; one that has it already keeps just one.
+    // Also by apply and with generated names. An existing finalizer is not added twice.
     let applied = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "d"},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
     let made = admin.apply(&format!("{CLAIMS}/d"), "me", &applied).await.expect(201);
@@ -195,7 +195,7 @@ async fn claims_get_the_newest_default_class() {
         "an empty class is a choice"
     );
     assert_eq!(admin.post(CLAIMS, &claim("c", "other", "1Gi")).await.expect(201)["spec"]["storageClassName"], "other");
-    // A claim without a class may get one later, and only then.
+    // A claim without a class may get one later, once.
     let path = format!("{CLAIMS}/none");
     admin.patch(&path, MERGE, &json!({"spec": {"storageClassName": "newer"}})).await.expect(200);
     admin.patch(&path, MERGE, &json!({"spec": {"storageClassName": "older"}})).await.refused(422, "Invalid");
@@ -236,7 +236,7 @@ async fn only_bound_claims_of_a_class_that_allows_it_grow() {
     let grown = admin.patch(&format!("{CLAIMS}/g"), MERGE, &size("3Gi")).await.expect(200);
     assert_eq!(grown["spec"]["resources"]["requests"]["storage"], "3Gi");
     assert_eq!(grown["status"]["capacity"]["storage"], "2Gi");
-    // Back to what is there is allowed, below it never is.
+    // Reducing to the current size is allowed, below it is not.
     admin.patch(&format!("{CLAIMS}/g"), MERGE, &size("1Gi")).await.refused(422, "Invalid");
     admin
         .patch(&format!("{CLAIMS}/g"), MERGE, &json!({"spec": {"accessModes": ["ReadWriteMany"]}}))
@@ -301,7 +301,7 @@ async fn service_addresses_are_unique_and_come_back() {
     let outside =
         json!({"metadata": {"name": "outside"}, "spec": {"clusterIP": "192.168.1.1", "ports": [{"port": 80}]}});
     admin.post(SERVICES, &outside).await.refused(422, "Invalid");
-    // An update keeps the address without saying it, and may not change it.
+    // An update may omit the address, and must not change it.
     let path = format!("{SERVICES}/same");
     let update = json!({"metadata": {"name": "same"}, "spec": {"ports": [{"port": 81}]}});
     assert_eq!(admin.put(&path, &update).await.expect(200)["spec"]["clusterIP"], *taken);
@@ -333,9 +333,9 @@ async fn until_status(api: &Api, path: &str, status: &Value) -> Value {
     }
 }
 
-/// A client that changes a quota's status sees its change, and then the true status again.
+/// A client that changes a quota's status sees its change, and then the correct status again.
 #[tokio::test]
-async fn a_status_that_somebody_changed_is_corrected() {
+async fn a_quota_status_changed_by_a_client_is_corrected() {
     let world = World::new().await;
     let admin = world.admin();
     admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
@@ -363,14 +363,14 @@ async fn a_status_that_somebody_changed_is_corrected() {
         let corrected = until_status(&admin, &path, &truth).await;
         assert_eq!(corrected["spec"], quota["spec"]);
     }
-    // The limits that hold are those of the spec.
+    // The enforced limits are those of the spec.
     for name in ["b", "c"] {
         admin.post(CONFIG_MAPS, &config_map(name)).await.expect(201);
     }
     assert!(admin.post(CONFIG_MAPS, &config_map("d")).await.refused(403, "Forbidden").contains("exceeded quota"));
 }
 
-/// Usage that was wrong in the store is counted again when a server starts, and then every five minutes.
+/// Wrong usage in the store is counted again when a server starts, and then every five minutes.
 #[tokio::test(start_paused = true)]
 async fn usage_that_is_wrong_in_the_store_is_counted_again() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! Who may read the whole store through `GET /mainstay/backup`.
+//! Permissions to read the whole store through `GET /mainstay/backup`.
 
 use crate::support::*;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const BACKUP: &str = "/mainstay/backup";
 
-/// Gives a user a ClusterRole with one rule, under the user's name.
+/// Creates a ClusterRole with one rule, and binds it to the user of the same name.
 pub async fn grant(admin: &Api, user: &str, rule: Value) {
     let role = json!({"metadata": {"name": user}, "rules": [rule]});
     admin.post(&format!("{RBAC}/clusterroles"), &role).await.expect(201);
@@ -16,7 +16,7 @@ pub async fn grant(admin: &Api, user: &str, rule: Value) {
     admin.post(&format!("{RBAC}/clusterrolebindings"), &binding).await.expect(201);
 }
 
-/// The attack: a role for monitoring has the path `*`, and its holder asks for the backup.
+/// The attack: a user with a monitoring role for the path `*` requests the backup.
 #[tokio::test]
 async fn wildcards_for_paths_and_for_reading_do_not_give_the_backup() {
     let world = World::new().await;
@@ -57,7 +57,7 @@ async fn the_backup_needs_its_own_right_or_all_rights() {
         assert!(!reply.bytes.is_empty());
         assert_eq!(api.send("POST", BACKUP, "", "").await.code, 405);
     }
-    // The right cannot be given away by a user who lacks it, and not in a namespace.
+    // A user without the permission cannot grant it, and it cannot be granted in a namespace.
     grant(&admin, "author", json!({"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["*"], "verbs": ["*"]}))
         .await;
     // `verbs: *` on roles includes `escalate`; without it the rules are compared.

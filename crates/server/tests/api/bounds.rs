@@ -1,4 +1,4 @@
-//! Small requests that ask for a great deal of work, or for a large answer: what they cost is bounded.
+//! Small requests that cause much work or large responses: their cost is limited.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use serde_json::{Map, Value, json};
 use server::limits::Permit;
 
-/// No refusal says more than this, whatever was wrong.
+/// Limit of the size of every refusal.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 
 #[tokio::test]
@@ -31,7 +31,7 @@ async fn many_controllers_are_told_of_once() {
 }
 
 #[tokio::test]
-async fn of_many_errors_the_first_are_told_and_the_others_counted() {
+async fn of_many_errors_the_first_are_reported_and_the_rest_counted() {
     let world = World::new().await;
     let labels: Map<String, Value> = (0..200_000).map(|at| (format!("_{at:06}"), json!(""))).collect();
     let reply = world.admin().post(CONFIG_MAPS, &json!({"metadata": {"name": "a", "labels": labels}})).await;
@@ -41,9 +41,9 @@ async fn of_many_errors_the_first_are_told_and_the_others_counted() {
     assert!(said.contains("Invalid value: \"_000000\"") && said.ends_with(", and 199900 more]"), "{said}");
 }
 
-/// A rule allows all pairs of what it names, and each pair was compared with all that its author holds.
+/// A rule allows all combinations of its words, and each one was compared with all rules of the author.
 #[tokio::test]
-async fn a_role_of_very_many_rights_is_refused_to_who_does_not_hold_it_whole() {
+async fn a_role_with_very_many_permissions_is_refused_to_users_without_all_of_them() {
     const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
     let world = World::new().await;
     let binding = |kind: &str, user: &str, role: &str| {
@@ -68,7 +68,7 @@ async fn a_role_of_very_many_rights_is_refused_to_who_does_not_hold_it_whole() {
             said.contains("is attempting to grant RBAC permissions not currently held") && said.ends_with("\nand more")
         );
     }
-    // Two long lists are compared word by word, also where one has all of the other.
+    // Two long lists are compared word by word, even if one contains all of the other.
     let named = |name: &str, count: usize| {
         let names: Vec<String> = (0..count).map(|at| format!("n{at}")).collect();
         json!({"metadata": {"name": name}, "rules": [{"verbs": ["use"], "apiGroups": ["a.b"], "resources": ["c"], "resourceNames": names}]})
@@ -80,15 +80,15 @@ async fn a_role_of_very_many_rights_is_refused_to_who_does_not_hold_it_whole() {
     kim.post(&roles, &named("some", 1000)).await.expect(201);
     let said = kim.post(&roles, &named("same", 30_000)).await.refused(403, "Forbidden");
     assert!(said.contains("the rules name too many verbs, groups, resources and names"), "{said}");
-    // Who holds all of it writes it as ever.
+    // A user with all permissions can still write it.
     let root = world.as_user("root", &[]);
     root.post(&roles, &cube(400)).await.expect(201);
     root.post(&roles, &named("same", 30_000)).await.expect(201);
 }
 
-/// The place of a field is shown with all that is above it, and a name can be as long as a body.
+/// The path of a field contains all parent names, and a name can be as long as a body.
 #[tokio::test]
-async fn long_names_are_not_told_again_and_again() {
+async fn long_names_are_not_repeated_in_errors() {
     let world = World::new().await;
     let twice: Vec<String> = (0..200).map(|at| format!("\"f{at}\":1,\"f{at}\":1")).collect();
     let body = format!("{{\"metadata\":{{\"name\":\"a\"}},\"{}\":{{{}}}}}", "x".repeat(1 << 20), twice.join(","));
@@ -104,13 +104,13 @@ fn large(name: &str) -> Value {
     json!({"metadata": {"name": name}, "data": {"pad": "x".repeat(LARGE_BYTES)}})
 }
 
-/// Takes all the room for answers but so much.
+/// Reserves all memory for responses except this many KiB.
 fn leave_kib(world: &World, kib: usize) -> Permit {
     let room = &world.running.server.limits.exempt.responses;
     room.try_acquire(None, room.available() - kib).unwrap()
 }
 
-/// What is only tried can be refused, so that its answers are bounded like those of reads.
+/// A dry run can be refused, so its responses are limited like those of reads.
 #[tokio::test]
 async fn answers_to_dry_runs_have_a_bound_together() {
     let world = World::new().await;
@@ -139,13 +139,13 @@ async fn answers_to_dry_runs_have_a_bound_together() {
     admin.get(&one).await.expect(200);
 }
 
-/// What is done cannot be refused: its answer waits for room, and is given up like one that is lost on its way.
+/// A committed write cannot be refused: its response waits for memory, and is dropped after a timeout.
 #[tokio::test(start_paused = true)]
 async fn answers_to_writes_wait_for_room() {
     let world = World::new().await;
     let admin = world.admin();
     let _taken = leave_kib(&world, 10);
-    // They have some of their own.
+    // Responses to writes have memory of their own.
     admin.post(CONFIG_MAPS, &large("zeroth")).await.expect(201);
     let own = &world.running.server.limits.exempt.write_responses;
     let taken = own.try_acquire(None, own.available()).unwrap();
@@ -153,7 +153,7 @@ async fn answers_to_writes_wait_for_room() {
     assert!(said.contains("the request was carried out"), "{said}");
     let only_metadata = admin.header("accept", METADATA);
     only_metadata.get(&format!("{CONFIG_MAPS}/first")).await.expect(200);
-    // Room that comes in time is taken.
+    // Memory that is released in time is used.
     let waiting = tokio::spawn({
         let admin = admin.clone();
         async move { admin.post(CONFIG_MAPS, &large("second")).await }
@@ -163,14 +163,14 @@ async fn answers_to_writes_wait_for_room() {
     }
     drop(taken);
     assert_eq!(waiting.await.unwrap().expect(201)["metadata"]["name"], "second");
-    // Of a collection it is enough to know that it is gone.
+    // For a collection, the response need not list the deleted objects.
     let gone = admin.delete(CONFIG_MAPS).await.expect(200);
     assert_eq!((&gone["kind"], &gone["status"]), (&json!("Status"), &json!("Success")), "{gone}");
     only_metadata.get(&format!("{CONFIG_MAPS}/first")).await.refused(404, "NotFound");
 }
 
 #[tokio::test]
-async fn long_refusals_are_short_where_there_is_no_room() {
+async fn long_refusals_are_cut_without_memory() {
     let world = World::new().await;
     let labels: Map<String, Value> = (0..100).map(|at| (format!("_{at:03}{}", "x".repeat(900)), json!(""))).collect();
     let object = json!({"metadata": {"name": "a", "labels": labels}});
@@ -182,7 +182,7 @@ async fn long_refusals_are_short_where_there_is_no_room() {
     assert!(whole.refused(422, "Invalid").starts_with(&short.refused(422, "Invalid")));
 }
 
-/// A watch tells of large objects when there is room, and of small ones at any time.
+/// A watch sends large objects when there is memory, and small ones at any time.
 #[tokio::test]
 async fn watches_wait_for_room_for_large_objects() {
     let world = World::new().await;
@@ -194,7 +194,7 @@ async fn watches_wait_for_room_for_large_objects() {
     let room = world.running.server.limits.exempt.responses.clone();
     let taken = leave_kib(&world, 2000);
     let open = async || admin.open("GET", &format!("{CONFIG_MAPS}?watch=1"), "", Bytes::new()).await.into_body();
-    // Two have their chunk, the third waits with what is large and has told of what is not.
+    // Two watches have memory for their chunk; the third has sent small objects and waits with the large one.
     let mut watches = [open().await, open().await, open().await];
     let mut chunks = Vec::new();
     for body in &mut watches {
@@ -205,14 +205,14 @@ async fn watches_wait_for_room_for_large_objects() {
     let held = [first.frame().await, second.frame().await];
     assert!(room.available() < LARGE_BYTES / 1024);
     assert!(futures::poll!(std::pin::pin!(third.frame())).is_pending(), "there is no room");
-    // What happens meanwhile is told, in its order.
+    // Events of the meantime are sent in order.
     drop(held);
     let told = third.frame().await.unwrap().unwrap().into_data().unwrap();
     assert!(told.len() > LARGE_BYTES);
     drop(told);
     let told = third.frame().await.unwrap().unwrap().into_data().unwrap();
     assert!(String::from_utf8_lossy(&told).contains("\"name\":\"c\""));
-    // The same for what happens later.
+    // The same for later events.
     drop(taken);
     let free = room.available();
     let taken = leave_kib(&world, 10);
@@ -230,9 +230,10 @@ async fn watches_wait_for_room_for_large_objects() {
     assert_eq!(room.available(), free);
 }
 
-/// Room is for what is sent: a watch that sees nothing of a large object takes none, and one that shows a row of it keeps none.
+/// Only sent objects need memory: a watch that does not select a large object reserves none, and a table row keeps
+/// none.
 #[tokio::test]
-async fn watches_take_room_only_for_what_they_tell() {
+async fn watches_reserve_memory_only_for_sent_objects() {
     let world = World::new().await;
     let admin = world.admin();
     admin.post(CONFIG_MAPS, &large("a")).await.expect(201);
@@ -254,7 +255,7 @@ async fn watches_take_room_only_for_what_they_tell() {
         let told = row.frame().await.unwrap().unwrap().into_data().unwrap();
         assert!(told.len() < 3000 && room.available() == free, "{}", told.len());
     }
-    // Nor do they wait for room for what they do not tell.
+    // Such watches do not wait for memory either.
     let _taken = leave_kib(&world, 10);
     admin.header("accept", METADATA).patch(&format!("{CONFIG_MAPS}/a"), MERGE, &json!({"data": {"small": "2"}})).await;
     admin.post(CONFIG_MAPS, &config_map("b")).await.expect(201);
@@ -262,9 +263,9 @@ async fn watches_take_room_only_for_what_they_tell() {
     assert!(String::from_utf8_lossy(&told).contains("ADDED"));
 }
 
-/// Who reads late is told of large objects, too, or that the watch broke off: silence would mean that nothing happened.
+/// A late reader gets large objects, or an error: silence would mean that there were no events.
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_has_no_room_at_its_end_says_so() {
+async fn a_watch_without_memory_at_its_deadline_sends_an_error() {
     let world = World::new().await;
     let admin = world.admin();
     let from = world.store.revision();
@@ -274,10 +275,10 @@ async fn a_watch_that_has_no_room_at_its_end_says_so() {
     admin.post(CONFIG_MAPS, &large("a")).await.expect(201);
     admin.post(CONFIG_MAPS, &large("b")).await.expect(201);
     let taken = leave_kib(&world, 10);
-    // One waits for room when its time is over, two are read afterwards.
+    // One watch waits for memory at its deadline; two are read after it.
     let end = waits.next().await;
     assert_eq!((&end["type"], &end["object"]["code"]), (&json!("ERROR"), &json!(429)), "{end}");
-    assert!(text(&end, "/object/message").contains("before there was room"), "{end}");
+    assert!(text(&end, "/object/message").contains("before there was memory"), "{end}");
     assert_eq!(waits.maybe().await, None);
     tokio::time::sleep(std::time::Duration::from_secs(10)).await;
     assert_eq!(later.next().await["object"]["code"], 429);

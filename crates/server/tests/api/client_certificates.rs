@@ -1,4 +1,4 @@
-//! Who may have client certificates signed through `POST /mainstay/clientcertificate`.
+//! Permissions to have client certificates signed through `POST /mainstay/clientcertificate`.
 
 use crate::backup::grant;
 use crate::support::*;
@@ -7,7 +7,7 @@ use serde_json::json;
 use server::CLIENT_CERTIFICATE_PATH as PATH;
 use server::authn::{ClientKey, user_from_certificate};
 
-/// The query of a request for a certificate.
+/// Path and query of a request for a certificate.
 fn query(user: &str, seconds: &str) -> String {
     let escape = |c: char| if c.is_ascii_alphanumeric() { c.to_string() } else { format!("%{:02X}", u32::from(c)) };
     let key: String = ClientKey::generate().unwrap().public_pem().chars().map(escape).collect();
@@ -15,7 +15,7 @@ fn query(user: &str, seconds: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_client_certificate_needs_its_own_right_or_all_rights() {
+async fn signing_a_client_certificate_needs_its_own_permission_or_all() {
     let world = World::new().await;
     let admin = world.admin();
     let reads = json!(["get", "list", "watch", "create"]);

@@ -1,4 +1,4 @@
-//! Real connections: TLS, certificates, limits of HTTP, and clients that misbehave.
+//! Real connections: TLS, certificates, HTTP limits, and clients that misbehave.
 
 use crate::support::*;
 use crate::taken::ask;
@@ -40,7 +40,7 @@ pub async fn connect(address: SocketAddr, ca: &Pair, own: Option<&Pair>) -> TlsS
     dial(address, ca, own, "").await
 }
 
-/// As [`connect`], for a protocol that is named in the handshake.
+/// Like [`connect`], with a protocol for the handshake.
 pub async fn dial(address: SocketAddr, ca: &Pair, own: Option<&Pair>, protocol: &str) -> TlsStream<TcpStream> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(ca.certificate_pem.as_bytes()).unwrap()).unwrap();
@@ -64,9 +64,9 @@ pub async fn dial(address: SocketAddr, ca: &Pair, own: Option<&Pair>, protocol: 
     TlsConnector::from(Arc::new(config)).connect("localhost".try_into().unwrap(), stream).await.unwrap()
 }
 
-/// Sends these bytes and reads until the other side is done or the answer has this much.
+/// Sends these bytes, and reads until the connection ends or the response contains what is expected.
 async fn talk(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) -> String {
-    // The server may answer and close before it has read everything.
+    // The server may respond and close before it has read everything.
     let _may_fail = stream.write_all(bytes).await;
     let _may_fail = stream.flush().await;
     let mut answer = vec![0; 4096];
@@ -80,7 +80,7 @@ pub fn get(path: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn certificates_tell_who_calls() {
+async fn certificates_identify_users() {
     let (world, address, identity) = listening().await;
     let mut admin = connect(address, &identity.ca, Some(&identity.admin)).await;
     assert!(talk(&mut admin, &get("/api/v1/namespaces")).await.starts_with("HTTP/1.1 200"));
@@ -90,13 +90,13 @@ async fn certificates_tell_who_calls() {
     let kim = identity.issue_client("kim", &["ops".to_owned()], jiff::Timestamp::now()).unwrap();
     let mut kim = connect(address, &identity.ca, Some(&kim)).await;
     assert!(talk(&mut kim, &get("/api/v1/namespaces")).await.contains("User \\\"kim\\\" cannot list resource"));
-    // Yesterday's certificate proves nothing any more,
+    // An expired certificate is refused.
     let two_years_ago = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(2 * 365 * 24);
     let expired = identity.issue_client("jane", &["system:masters".to_owned()], two_years_ago).unwrap();
     let mut expired = connect(address, &identity.ca, Some(&expired)).await;
     let answer = talk(&mut expired, &get("/api/v1/namespaces")).await;
     assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
-    // and one of another CA never did.
+    // A certificate of another CA is refused too.
     let other = Identity::make(&["localhost".to_owned()], jiff::Timestamp::now()).unwrap();
     let mut stranger = connect(address, &identity.ca, Some(&other.admin)).await;
     let answer = talk(&mut stranger, &get("/api/v1/namespaces")).await;
@@ -105,10 +105,10 @@ async fn certificates_tell_who_calls() {
 }
 
 #[tokio::test]
-async fn clients_that_misbehave_hurt_only_themselves() {
+async fn misbehaving_clients_do_not_affect_others() {
     let (world, address, identity) = listening().await;
     let fresh = || connect(address, &identity.ca, Some(&identity.admin));
-    // Connections that say nothing, or stop in the middle.
+    // Connections that send nothing, or stop in the middle.
     let silent = TcpStream::connect(address).await.unwrap();
     let half_open = fresh().await;
     let mut half_said = fresh().await;
@@ -132,7 +132,7 @@ async fn clients_that_misbehave_hurt_only_themselves() {
             "{answer}"
         );
     }
-    // A body that is announced too large is refused without waiting for it.
+    // A body with a too large announced length is refused at once.
     let mut large = fresh().await;
     let head = format!(
         "POST {CONFIG_MAPS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 50000000\r\n\r\n"
@@ -170,7 +170,7 @@ fn post(path: &str, headers: &str, length: usize) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nhost: localhost\r\n{media}{headers}content-length: {length}\r\n\r\n").into_bytes()
 }
 
-/// Who may not write is told so before a body comes, which nobody then has to keep.
+/// An unauthorized client is refused before its body is received, so that the body needs no memory.
 #[tokio::test]
 async fn refusals_do_not_wait_for_the_body() {
     let (world, address, identity) = listening().await;
@@ -186,7 +186,7 @@ async fn refusals_do_not_wait_for_the_body() {
         let answer = talk(&mut nobody().await, &post(path, headers, length)).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{path}: {answer}");
     }
-    // Nor does anybody wait for what is announced too large, or for which there is no place.
+    // A body that is announced too large, or for which there is no slot, is refused at once too.
     let admin = || connect(address, &identity.ca, Some(&identity.admin));
     let answer = talk(&mut admin().await, &post(CONFIG_MAPS, "", 50_000_000)).await;
     assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("limit is 3145728"), "{answer}");
@@ -198,7 +198,7 @@ async fn refusals_do_not_wait_for_the_body() {
     let answer = talk(&mut kim, &post(CONFIG_MAPS, "", length)).await;
     assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("retry-after: 1"), "{answer}");
     drop(taken);
-    // A client that sends its body all the same goes on with the same connection.
+    // A client that still sends its body can continue with the same connection.
     let mut stubborn = nobody().await;
     assert!(talk(&mut stubborn, &post(CONFIG_MAPS, "", length)).await.starts_with("HTTP/1.1 403"));
     stubborn.write_all(&vec![b' '; length]).await.unwrap();
@@ -206,8 +206,8 @@ async fn refusals_do_not_wait_for_the_body() {
     world.running.stop().await;
 }
 
-/// What a body says counts when it has come: a definition that went meanwhile takes no more objects, which the next one of its name
-/// would find.
+/// A body is evaluated when it is complete: a definition that was deleted meanwhile accepts no objects, because the
+/// next definition of its name would get them.
 #[tokio::test]
 async fn a_body_that_comes_after_its_definition_is_gone_creates_nothing() {
     let (world, address, identity) = listening().await;
@@ -243,7 +243,7 @@ async fn a_body_that_comes_after_its_definition_is_gone_creates_nothing() {
     world.running.stop().await;
 }
 
-/// The same where one connection carries many requests: only the refused one ends.
+/// The same over HTTP/2: only the refused request ends.
 #[tokio::test]
 async fn refusals_do_not_wait_for_the_body_in_http2_either() {
     let (world, address, identity) = listening().await;
@@ -273,7 +273,7 @@ async fn refusals_do_not_wait_for_the_body_in_http2_either() {
     world.running.stop().await;
 }
 
-/// An answer with too many headers is lost to a client of HTTP/1, though the object was written.
+/// A client of HTTP/1 cannot read a response with too many headers, although the object was written.
 #[tokio::test]
 async fn an_answer_with_many_warnings_can_be_read() {
     let (world, address, identity) = listening().await;
@@ -296,9 +296,9 @@ async fn an_answer_with_many_warnings_can_be_read() {
     world.running.stop().await;
 }
 
-/// Anonymous is a user like others: what a role gives it, it may do.
+/// The anonymous user can have permissions by a role.
 #[tokio::test]
-async fn who_shows_nothing_may_do_what_a_role_says() {
+async fn anonymous_users_have_the_permissions_of_their_roles() {
     let (world, address, identity) = listening().await;
     let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
     let rules = json!([{"verbs": ["create"], "apiGroups": [""], "resources": ["configmaps"]}]);
@@ -318,9 +318,9 @@ async fn who_shows_nothing_may_do_what_a_role_says() {
     world.running.stop().await;
 }
 
-/// All bodies together have a bound: beyond it clients are told to come back, and what was taken is given back.
+/// The memory of all bodies is limited: beyond the limit clients must retry, and released memory is available again.
 #[tokio::test]
-async fn bodies_that_are_read_have_an_end_together() {
+async fn the_memory_of_all_bodies_is_limited() {
     let (world, address, identity) = listening().await;
     let limits = &world.running.server.limits.exempt;
     let free = limits.bodies.available();
@@ -333,7 +333,7 @@ async fn bodies_that_are_read_have_an_end_together() {
     let answer = send(CONFIG_MAPS, 200_000).await;
     assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("retry-after: 1"), "{answer}");
     assert!(send(CONFIG_MAPS, 1000).await.starts_with("HTTP/1.1 201"));
-    // One that is only announced takes nothing; one that has come in part takes that part.
+    // An announced body needs no memory; a partly received one needs memory for that part.
     let mut announced = connect(address, &identity.ca, Some(&identity.admin)).await;
     announced.write_all(&post(CONFIG_MAPS, "", 3_000_000)).await.unwrap();
     let mut partly = connect(address, &identity.ca, Some(&identity.admin)).await;
@@ -343,7 +343,7 @@ async fn bodies_that_are_read_have_an_end_together() {
     }
     let answer = send(CONFIG_MAPS, 8000).await;
     assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
-    // Leases are renewed all the same.
+    // Leases can still be renewed.
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     assert!(send(leases, 8000).await.starts_with("HTTP/1.1 201"));
     drop((taken, announced, partly));
@@ -354,21 +354,21 @@ async fn bodies_that_are_read_have_an_end_together() {
     world.running.stop().await;
 }
 
-/// A moment later by the server's clock, with everything that was due by then begun.
+/// Advances the server's clock, and waits until all tasks that are due have started.
 pub async fn later(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
-    // While the clock stands still it would run ahead of what is on the wire.
+    // A paused clock would run ahead of the network.
     tokio::time::resume();
 }
 
-/// Whether the other side has ended this connection.
+/// Whether the other side has closed this connection.
 async fn has_ended(stream: &mut TlsStream<TcpStream>) -> bool {
     let mut rest = [0; 64];
     loop {
         match tokio::time::timeout(Duration::from_secs(5), stream.read(&mut rest)).await {
             Ok(Ok(0) | Err(_)) => return true,
-            // The settings of HTTP/2.
+            // The settings frame of HTTP/2.
             Ok(Ok(_)) => {}
             Err(_) => return false,
         }
@@ -376,7 +376,7 @@ async fn has_ended(stream: &mut TlsStream<TcpStream>) -> bool {
 }
 
 #[tokio::test]
-async fn who_asks_nothing_is_let_go() {
+async fn connections_without_requests_are_closed() {
     let (world, address, identity) = listening().await;
     let mut watching = connect(address, &identity.ca, Some(&identity.admin)).await;
     let answer =
@@ -390,7 +390,7 @@ async fn who_asks_nothing_is_let_go() {
         let mut stream = dial(address, &identity.ca, None, protocol).await;
         stream.write_all(said).await.unwrap();
         stream.flush().await.unwrap();
-        // The handshake has ended on the other side, too, when a later connection has an answer.
+        // When a later connection gets a response, the server has also finished this handshake.
         silent.push((protocol, said, stream));
     }
     assert!(talk(&mut connect(address, &identity.ca, None).await, &get("/version")).await.starts_with("HTTP/1.1 200"));
@@ -398,14 +398,14 @@ async fn who_asks_nothing_is_let_go() {
     for (protocol, said, stream) in &mut silent {
         assert!(has_ended(stream).await, "{protocol:?} {:?}", String::from_utf8_lossy(said));
     }
-    // One that asked goes on for as long as it is answered.
+    // A connection with a request stays open while the request is handled.
     later(Duration::from_secs(20 * 60)).await;
     world.admin().post(CONFIG_MAPS, &config_map("late")).await.expect(201);
     assert!(talk(&mut watching, b"").await.contains("late"));
     world.running.stop().await;
 }
 
-/// A connection of HTTP/2 that was used is kept for a while, and then ends in order; one that is in use stays.
+/// An HTTP/2 connection without requests is kept for some time and then closed gracefully; a used one stays open.
 #[tokio::test]
 async fn connections_that_are_no_longer_used_end_in_order() {
     let (world, address, identity) = listening().await;
@@ -460,6 +460,7 @@ async fn an_unauthenticated_connection_beyond_the_limit_closes_the_oldest() {
         let answer = talk(connection, &get("/version")).await;
         assert_eq!(answer.starts_with("HTTP/1.1 200"), at >= 2, "connection {at}: {answer}");
     }
+    // The authenticated connection continues, and closed connections release their slots.
     assert!(talk(&mut admin, &get("/version")).await.starts_with("HTTP/1.1 200"));
     let text = world.admin().get("/metrics").await.bytes;
     let closed = "mainstay_unauthenticated_connections_closed_total 2";

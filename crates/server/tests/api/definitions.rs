@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions from their first write to their end.
+//! CustomResourceDefinitions, from creation to removal.
 
 use crate::support::*;
 use serde_json::{Value, json};
@@ -71,7 +71,7 @@ async fn a_definition_serves_at_once() {
         resources["resources"].as_array().unwrap().iter().map(|resource| text(resource, "/name")).collect();
     assert_eq!(names, ["databases", "databases/scale", "databases/status"]);
     assert_eq!(admin.get("/apis/x.io").await.expect(200)["preferredVersion"]["groupVersion"], "x.io/v1");
-    // A definition is not allowed to take another group's kinds, nor to be wrong.
+    // A definition must not use the names of another group's kinds, and must be valid.
     let cases = [
         ("/metadata/name", json!("wrong.x.io")),
         ("/spec/scope", json!("Galaxy")),
@@ -160,7 +160,7 @@ async fn status_scale_columns_and_fields() {
     admin.post(DATABASES, &database("a", json!({"engine": "pg", "replicas": 2}))).await.expect(201);
     admin.post(DATABASES, &database("b", json!({"engine": "my"}))).await.expect(201);
     let path = format!("{DATABASES}/a");
-    // Status apart from spec, and the metadata of a status write is not taken.
+    // Status is separate from spec, and a status write does not change metadata.
     let patch = json!({"metadata": {"labels": {"x": "y"}}, "spec": {"replicas": 7}, "status": {"replicas": 2, "selector": "app=a", "junk": 1}});
     let now = admin.patch(&format!("{path}/status"), MERGE, &patch).await.expect(200);
     assert_eq!((&now["spec"]["replicas"], &now["status"]), (&json!(2), &json!({"replicas": 2, "selector": "app=a"})));
@@ -184,7 +184,7 @@ async fn status_scale_columns_and_fields() {
     let chosen = admin.get(&format!("{DATABASES}?fieldSelector=spec.engine%3Dmy")).await.expect(200);
     assert_eq!(names(&chosen), ["b"]);
     admin.get(&format!("{DATABASES}?fieldSelector=spec.replicas%3D1")).await.refused(400, "BadRequest");
-    // Server-side apply goes by the schema.
+    // Server-side apply uses the schema.
     let applied = database("a", json!({"engine": "pg", "users": [{"name": "x"}]}));
     admin.apply(&path, "one", &applied).await.expect(200);
     let applied = database("a", json!({"engine": "pg", "users": [{"name": "y"}]}));
@@ -192,7 +192,7 @@ async fn status_scale_columns_and_fields() {
     assert_eq!(now["spec"]["users"].as_array().unwrap().len(), 2);
 }
 
-/// A custom object is replaced at a version that its writer has seen; 0 is none.
+/// An update of a custom object needs a resourceVersion that its writer has seen; 0 is not one.
 #[tokio::test]
 async fn an_update_names_its_version() {
     let (_world, admin) = world().await;
@@ -210,14 +210,15 @@ async fn an_update_names_its_version() {
         }
     }
     admin.put(&format!("{DATABASES}/a"), &made).await.expect(200);
-    // Built-in kinds of this sort take it.
+    // Most built-in kinds accept an update without it.
     admin.post(CONFIG_MAPS, &config_map("m")).await.expect(201);
     let mut map = config_map("m");
     map["metadata"]["resourceVersion"] = json!("0");
     admin.put(&format!("{CONFIG_MAPS}/m"), &map).await.expect(200);
 }
 
-/// An object does not grow without end by small requests; one that is as large as can be still shrinks, and goes.
+/// Small requests cannot build an object above the size limit; an object at the limit can still be reduced and
+/// deleted.
 #[tokio::test]
 async fn an_object_grows_to_its_limit() {
     let (world, admin) = world().await;
@@ -239,13 +240,13 @@ async fn an_object_grows_to_its_limit() {
         );
         let mut whole = database("b", json!({"engine": "pg", "free": {}}));
         for at in 0..3_030 {
-            // What is kept about each field's owner makes it larger than what was sent.
+            // Managed fields make the object larger than what was sent.
             whole["spec"]["free"][format!("f-{at}")] = json!("x".repeat(1020));
         }
         admin.post(&format!("{DATABASES}{query}"), &whole).await.refused(413, "RequestEntityTooLarge");
     }
     assert_eq!(world.store.revision(), before);
-    // To the last byte, but for what a number may be longer.
+    // Up to the limit, minus the possible length of numbers.
     let room = 3 * (1 << 20) - world.store.get("/x.io/databases/default/a").unwrap().value.len();
     admin.patch(&path, MERGE, &grow(2, room - 200)).await.expect(200);
     admin
@@ -261,7 +262,7 @@ async fn an_object_grows_to_its_limit() {
     admin.get(&path).await.refused(404, "NotFound");
 }
 
-/// Objects that are there get a new default where they are read, also by a patch that comes right after they were written.
+/// Existing objects get a new default when they are read, also by a patch right after their write.
 #[tokio::test]
 async fn a_new_default_is_there_for_patches() {
     let (_world, admin) = world().await;
@@ -298,17 +299,17 @@ async fn two_versions_of_one_object() {
     new["apiVersion"] = json!("x.io/v2");
     let made = admin.post(path2, &new).await.expect(201);
     assert_eq!(made["apiVersion"], "x.io/v2");
-    // A watch that began before the change ends instead of showing another version; the next one goes on where it was.
+    // A watch from before the change ends, instead of sending another version. The next watch continues where it was.
     assert_eq!(watching.maybe().await, None);
     let mut watching = admin.watch(&format!("{DATABASES}?watch=1&resourceVersion={}", version(&now))).await;
     let event = watching.next().await;
     assert_eq!((text(&event, "/type").as_str(), text(&event, "/object/apiVersion").as_str()), ("ADDED", "x.io/v1"));
     let list = admin.get(DATABASES).await.expect(200);
     assert!(list["items"].as_array().unwrap().iter().all(|item| item["apiVersion"] == "x.io/v1"), "{list}");
-    // It was written before, in the other version's form.
+    // The object was written before, in the form of the other version.
     let patched = admin.patch(&format!("{path2}/a"), MERGE, &json!({"spec": {"max": 3}})).await.expect(200);
     assert_eq!((&patched["apiVersion"], &patched["spec"]["max"]), (&json!("x.io/v2"), &json!(3)));
-    // The version that stores something cannot be dropped.
+    // The storage version cannot be removed.
     let mut dropped = now.clone();
     dropped["spec"]["versions"].as_array_mut().unwrap().remove(0);
     let said = admin.put(&format!("{DEFINITIONS}/databases.x.io"), &dropped).await.refused(422, "Invalid");
@@ -330,7 +331,7 @@ async fn a_definition_changes_while_in_use() {
         {"op": "add", "path": "/spec/versions/0/selectableFields/0", "value": {"jsonPath": ".spec.colour"}},
     ]);
     admin.patch(&format!("{DEFINITIONS}/databases.x.io"), JSON_PATCH, &patch).await.expect(200);
-    // What was stored before is served with the new defaults, and may stay as it is where it would not be allowed now.
+    // Stored objects are served with new defaults, and may stay unchanged even if they are no longer valid.
     let now = admin.get(&format!("{DATABASES}/a")).await.expect(200);
     assert_eq!(now["spec"]["colour"], "blue", "{}", made["spec"]);
     let chosen = admin.get(&format!("{DATABASES}?fieldSelector=spec.colour%3Dblue")).await.expect(200);
@@ -374,12 +375,12 @@ async fn a_deleted_definition_takes_its_objects_along() {
     }
     admin.get(DATABASES).await.refused(404, "NotFound");
     admin.get("/apis/x.io/v1").await.refused(404, "NotFound");
-    // The same name again is a new life.
+    // A new definition of the same name starts without objects.
     admin.post(DEFINITIONS, &definition()).await.expect(201);
     assert!(names(&admin.get(DATABASES).await.expect(200)).is_empty());
 }
 
-/// Also where no version is served, and so nobody else can get at them.
+/// Also if no version is served, so that no client can delete the objects.
 #[tokio::test]
 async fn objects_of_versions_that_are_not_served_go_with_their_definition() {
     let (world, admin) = world().await;
@@ -424,7 +425,7 @@ async fn names_that_are_taken_wait_until_they_are_free() {
     admin.get("/apis/x.io/v1/namespaces/default/stores").await.expect(200);
 }
 
-/// A definition of a built-in kind's name, as anybody can write it who may write definitions.
+/// A definition with the name of a built-in kind, which any user with permission for definitions can create.
 fn shadow(group: &str, plural: &str, kind: &str) -> Value {
     let mut shadow = definition();
     let approved = json!({"api-approved.kubernetes.io": "unapproved, for a test"});
@@ -435,7 +436,7 @@ fn shadow(group: &str, plural: &str, kind: &str) -> Value {
     shadow
 }
 
-/// What is kept at the place of a built-in kind is not a definition's, and stays when the definition goes.
+/// Objects of a built-in kind do not belong to such a definition, and stay when it is deleted.
 #[tokio::test]
 async fn a_definition_named_like_a_built_in_kind_takes_nothing_along() {
     let world = World::new().await;
@@ -459,7 +460,7 @@ async fn a_definition_named_like_a_built_in_kind_takes_nothing_along() {
     }
 }
 
-/// Whether a definition is served, and under which names, is not for those to say who may write its status.
+/// A user who may only write the status must not decide whether and under which names a definition is served.
 #[tokio::test]
 async fn a_forged_status_serves_nothing() {
     let world = World::new().await;

@@ -4,7 +4,7 @@ use crate::support::*;
 use serde_json::json;
 
 #[tokio::test]
-async fn a_plain_object_goes_at_once() {
+async fn an_object_without_finalizers_is_removed_at_once() {
     let world = World::new().await;
     let admin = world.admin();
     let made = admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
@@ -68,7 +68,7 @@ async fn finalizers_hold_an_object_and_the_last_one_lets_it_go() {
     world.clock.advance(10);
     let again = admin.delete(&path).await.expect(200);
     assert_eq!(again, marked, "a second delete changes nothing");
-    // It still can be changed, but nobody may add a finalizer.
+    // An object with a deletionTimestamp can be changed, but no finalizer can be added.
     let said =
         admin.patch(&path, MERGE, &json!({"metadata": {"finalizers": ["x.io/one", "x.io/two", "x.io/new"]}})).await;
     let said = said.refused(422, "Invalid");
@@ -97,7 +97,7 @@ async fn pods_are_given_time() {
     let world = World::new().await;
     let admin = world.admin();
     let path = format!("{PODS}/p");
-    // (options of the first delete, of the second, what is left: seconds of grace and the deadline)
+    // (options of the first delete, of the second, what remains: grace period and deadline)
     let cases = [
         (json!({}), None, Some((30, "2026-01-01T00:00:30Z"))),
         (json!({"gracePeriodSeconds": 60}), None, Some((60, "2026-01-01T00:01:00Z"))),
@@ -147,7 +147,7 @@ async fn pods_that_never_ran_or_are_done_go_at_once() {
         admin.delete(&format!("{PODS}/done")).await.expect(200);
         admin.get(&format!("{PODS}/done")).await.refused(404, "NotFound");
     }
-    // A forced delete waits for finalizers all the same, and their removal is then all it waits for.
+    // A forced delete also waits for finalizers, and removing them then removes the object.
     let mut held = scheduled("held");
     held["metadata"]["finalizers"] = json!(["x.io/y"]);
     admin.post(PODS, &held).await.expect(201);
@@ -156,7 +156,7 @@ async fn pods_that_never_ran_or_are_done_go_at_once() {
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 0);
     admin.patch(&path, MERGE, &json!({"metadata": {"finalizers": []}})).await.expect(200);
     admin.get(&path).await.refused(404, "NotFound");
-    // While grace runs, the last finalizer alone does not end the pod.
+    // During the grace period, removing the last finalizer does not remove the pod.
     admin.post(PODS, &held).await.expect(201);
     admin.delete(&path).await.expect(200);
     admin.patch(&path, MERGE, &json!({"metadata": {"finalizers": []}})).await.expect(200);
@@ -209,7 +209,7 @@ async fn a_collection_is_deleted_by_selection() {
     let left = admin.get(CONFIG_MAPS).await.expect(200);
     assert_eq!(left["items"][0]["metadata"]["deletionTimestamp"], "2026-01-01T00:00:00Z");
     assert_eq!(names(&admin.get("/api/v1/namespaces/other/configmaps").await.expect(200)), ["a", "b", "c"]);
-    // With a limit, as much as the page shows goes.
+    // With a limit, the objects of one page are deleted.
     admin.delete("/api/v1/namespaces/other/configmaps/kube-root-ca.crt").await;
     let deleted = admin.delete("/api/v1/namespaces/other/configmaps?limit=2").await.expect(200);
     assert_eq!(names(&deleted), ["a", "b"]);
@@ -235,7 +235,7 @@ async fn a_terminating_namespace_takes_nothing_new() {
         "configmaps \"b\" is forbidden: unable to create new content in namespace gone because it is being terminated"
     );
     admin.patch(&format!("{maps}/a"), MERGE, &json!({"data": {"still": "changes"}})).await.expect(200);
-    // Its content gone, the controller lets it go.
+    // When its content is deleted, the controller removes the finalizer.
     let mut emptied = admin.get(path).await.expect(200);
     emptied["spec"]["finalizers"] = json!([]);
     admin.put(&format!("{path}/finalize"), &emptied).await.expect(200);

@@ -1,4 +1,4 @@
-//! Discovery, OpenAPI, health, metrics, and every kind through a client of its own.
+//! Discovery, OpenAPI, health and metrics, and all kinds through a typed client.
 
 use crate::support::*;
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -121,7 +121,7 @@ async fn openapi_describes_every_kind() {
         assert!(described.contains(&name), "{name} in v3");
         assert!(old_kinds.contains(&name), "{name} in v2");
     }
-    // What did not change is not sent again.
+    // An unchanged document is not sent again.
     let document = admin.get("/openapi/v2").await;
     let etag = document.headers["etag"].to_str().unwrap().to_owned();
     assert_eq!(admin.header("if-none-match", &etag).get("/openapi/v2").await.code, 304);
@@ -200,7 +200,7 @@ async fn a_typed_client_works_without_a_socket() {
     assert!(pods.get_opt("p").await.unwrap().is_none());
 }
 
-/// Every field that a client may select by is one that the server finds in what it stores.
+/// The server can read every selectable field from stored objects.
 #[tokio::test]
 async fn selectable_fields_are_accepted() {
     let world = World::new().await;

@@ -1,12 +1,12 @@
-//! What a dry run answers, compared with what the write itself answers, for every kind.
+//! Compares the response of a dry run with that of the real write, for every kind.
 
 use crate::support::*;
 use serde_json::{Value, json};
 
-/// An object of every stored kind, as users write them.
+/// An object of every stored kind, as users write it.
 const EVERY_KIND: &str = include_str!("../../../mainstay/tests/manifests/every_kind.yaml");
 
-/// The objects of the manifest, each with the path of its collection.
+/// The objects of the manifest, with the path of their collection.
 fn every_object(world: &World) -> Vec<(String, Value)> {
     let kinds = world.running.server.registry.kinds();
     let documents = EVERY_KIND.split("\n---\n");
@@ -29,7 +29,7 @@ fn without_version(mut object: Value) -> Value {
     object
 }
 
-/// What two creations of the same object have in common: all but the version, the uid, addresses and generated names.
+/// The parts that two creations of the same object share: no version, uid, addresses and generated names.
 fn without_identity(mut object: Value) -> String {
     object["metadata"]["uid"] = Value::Null;
     if object["kind"] == "Service" {
@@ -56,14 +56,14 @@ async fn a_dry_run_of_any_kind_differs_from_the_write_in_the_version_alone() {
         let stored = admin.get(&path).await.expect(200);
         assert_eq!(without_identity(would), without_identity(stored.clone()), "{path}: create");
 
-        // Writes that change nothing.
+        // Writes without changes.
         assert_eq!(admin.put(&dry, &stored).await.expect(200), stored, "{path}: update");
         assert_eq!(admin.patch(&dry, MERGE, &json!({})).await.expect(200), stored, "{path}: patch");
         let applied = admin.apply(&format!("{path}?force=true"), "applier", &object).await.expect(200);
         let again = admin.apply(&format!("{dry}&force=true"), "applier", &object).await.expect(200);
         assert_eq!(again, applied, "{path}: apply");
 
-        // Writes that change something: the answer has the version of what is stored.
+        // Writes with changes: the response has the version of the stored object.
         let stored = applied;
         let mut labelled = without_version(stored.clone());
         labelled["metadata"]["labels"]["dry"] = json!("run");
@@ -110,7 +110,7 @@ async fn a_dry_run_of_a_subresource_keeps_the_version() {
     ] {
         let would = admin.patch(&format!("{path}?dryRun=All"), MERGE, &patch).await.expect(200);
         assert_eq!(would["metadata"]["resourceVersion"], before["metadata"]["resourceVersion"], "{path}");
-        // As `kubectl edit --subresource` and clients do: the whole object, without a version.
+        // As `kubectl edit --subresource` sends it: the whole object without a version.
         let would = admin.put(&format!("{path}?dryRun=All"), &without_version(would)).await.expect(200);
         assert_eq!(would["metadata"]["resourceVersion"], before["metadata"]["resourceVersion"], "{path}");
     }

@@ -1,12 +1,12 @@
-//! What time and restarts do.
+//! Effects of time and of restarts.
 
 use crate::support::*;
 use serde_json::{Value, json};
-use server::authn::kept;
+use server::authn::identity_store;
 use store::{Embedded, Options};
 
 #[tokio::test]
-async fn events_are_forgotten_after_an_hour() {
+async fn events_expire_after_an_hour() {
     let world = World::new().await;
     let admin = world.admin();
     let path = "/api/v1/namespaces/default/events";
@@ -20,7 +20,7 @@ async fn events_are_forgotten_after_an_hour() {
     admin.post(CONFIG_MAPS, &config_map("stays")).await.expect(201);
     world.clock.advance(1800);
     admin.post(path, &event("young")).await.expect(201);
-    // A repeated event lives on.
+    // A repeated event gets a new expiry time.
     admin.patch(&format!("{path}/renewed"), MERGE, &json!({"count": 2})).await.expect(200);
     world.clock.advance(1801);
     assert_eq!(world.store.expire(world.clock.now_s()).await.unwrap(), 1);
@@ -61,7 +61,7 @@ async fn a_restart_keeps_everything() {
     let open = async || {
         let store = Embedded::open(&directory.path().join("store"), server::codec::finish, Options::default()).unwrap();
         let now = jiff::Timestamp::from_second(START_S).unwrap();
-        let identity = kept::identity(&*store, None, &["localhost".to_owned()], now).await.unwrap();
+        let identity = identity_store::identity(&*store, None, &["localhost".to_owned()], now).await.unwrap();
         (store, identity)
     };
     let snapshot =
@@ -134,7 +134,7 @@ async fn a_restart_keeps_everything() {
     assert_eq!(version(&made), revision + 1, "revisions go on");
     let outside = world.outside().header("authorization", &format!("Bearer {token}"));
     assert_eq!(outside.get("/api").await.code, 200, "tokens stay valid");
-    // A watch cannot go back behind the start, and is told so.
+    // A watch from before the start gets 410.
     let mut watching = admin.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion=2")).await;
     assert_eq!(watching.next().await["object"]["code"], 410);
     let mut watching = admin.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion={revision}")).await;

@@ -1,4 +1,4 @@
-//! Every verb of every resource: a role allows exactly the pairs that it names.
+//! Every verb of every resource: a role allows exactly the verbs and resources in its rules.
 
 use crate::support::*;
 use serde_json::{Value, json};
@@ -6,18 +6,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
-/// A resource or subresource that is served.
+/// A resource or subresource that the server serves.
 struct Resource {
     group: String,
-    /// As rules name it: `pods`, `pods/status`.
+    /// The name in RBAC rules: `pods`, `pods/status`.
     name: String,
-    /// The path of the collection, or of the subresource of an object `x` that does not exist.
+    /// Path of the collection, or of the subresource of the missing object `x`.
     path: String,
     verbs: Vec<String>,
 }
 
 impl Resource {
-    /// A request with this verb that changes nothing, whoever sends it.
+    /// Sends a request with this verb that changes nothing, even if it is allowed.
     async fn send(&self, user: &Api, verb: &str) -> Reply {
         let path = &self.path;
         let named = if self.name.contains('/') { path.clone() } else { format!("{path}/x") };
@@ -25,7 +25,7 @@ impl Resource {
         match verb {
             "get" => user.get(&named).await,
             "list" => user.get(path).await,
-            // A selector that is refused once the right is there, so that no watch has to be waited for.
+            // With the permission, the server refuses this selector, so no watch stays open.
             "watch" => user.get(&format!("{path}?watch=1&fieldSelector=no.such.field%3Dx")).await,
             "create" => user.send("POST", &format!("{path}?dryRun=All"), "application/json", body).await,
             "update" => user.send("PUT", &format!("{named}?dryRun=All"), "application/json", body).await,
@@ -37,7 +37,7 @@ impl Resource {
     }
 }
 
-/// Whether RBAC has refused the request.
+/// Whether RBAC refused the request.
 fn is_refused(reply: &Reply, user: &str) -> bool {
     reply.code == 403 && text(&reply.body, "/message").contains(&format!("User \"{user}\" cannot "))
 }
@@ -55,7 +55,7 @@ async fn served(admin: &Api) -> Vec<Resource> {
         let list = admin.get(&root).await.expect(200);
         for resource in list["resources"].as_array().unwrap() {
             let name = text(resource, "/name");
-            // Every user may ask about themselves.
+            // Every user may review their own permissions.
             if name.starts_with("selfsubject") {
                 continue;
             }
@@ -80,7 +80,7 @@ async fn grant(admin: &Api, user: &str, rule: Value) {
     admin.post(&format!("{RBAC}/clusterrolebindings"), &binding).await.expect(201);
 }
 
-/// A user who has one verb on all resources can do nothing with another verb.
+/// A user with one verb on all resources cannot use another verb.
 #[tokio::test]
 async fn a_verb_on_all_resources_allows_no_other_verb() {
     let world = World::new().await;
@@ -95,22 +95,22 @@ async fn a_verb_on_all_resources_allows_no_other_verb() {
         for resource in &resources {
             for verb in &resource.verbs {
                 let reply = resource.send(&user, verb).await;
-                let allowed = verb == granted;
-                assert_eq!(!is_refused(&reply, granted), allowed, "{granted}: {} {}", reply.asked, reply.body);
+                let is_allowed = verb == granted;
+                assert_eq!(!is_refused(&reply, granted), is_allowed, "{granted}: {} {}", reply.asked, reply.body);
                 tried += 1;
             }
         }
     }
     assert!(tried > 2_000, "{tried} requests");
-    assert_eq!(world.store.revision(), before, "nothing but the roles was written");
+    assert_eq!(world.store.revision(), before, "only the roles and bindings were written");
 }
 
-/// A user who has all verbs on one resource can do nothing with its subresources, its parent or other resources.
+/// A user with all verbs on one resource cannot access its subresources, its parent or other resources.
 #[tokio::test]
 async fn all_verbs_on_a_resource_allow_no_other_resource() {
     let world = World::new().await;
     let admin = world.admin();
-    // A right is about a resource of a group, in all of its versions.
+    // A rule applies to a resource of a group in all its versions.
     let mut by_right: BTreeMap<(String, String), Vec<Resource>> = BTreeMap::new();
     for resource in served(&admin).await {
         by_right.entry((resource.group.clone(), resource.name.clone())).or_default().push(resource);
@@ -128,7 +128,7 @@ async fn all_verbs_on_a_resource_allow_no_other_resource() {
                 tried += 1;
             }
         }
-        // Those of the same plural (its subresources, its parent, the same name in another group), and some others.
+        // Resources with the same plural (subresources, the parent, the same name in another group), and every eighth other.
         let plural = |name: &str| name.split('/').next().unwrap().to_owned();
         let others = rights
             .iter()

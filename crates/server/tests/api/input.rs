@@ -1,4 +1,4 @@
-//! Bad input gets one clear sentence, and the server goes on.
+//! Invalid input gives one clear sentence, and the server continues.
 
 use crate::support::*;
 use serde_json::{Value, json};
@@ -187,9 +187,9 @@ async fn paths_that_serve_nothing() {
     assert_eq!(head.code, 200);
 }
 
-/// Whatever a client sends: an answer, never a hang or a panic, and nothing stored that cannot be read again.
+/// Every input gives a response, never a hang or a panic, and every stored object can be read.
 #[tokio::test]
-async fn nonsense_of_many_kinds() {
+async fn malformed_input_of_many_kinds() {
     let world = World::new().await;
     let admin = world.admin();
     let seeds = [json!(null), json!(-1), json!("x"), json!([null]), json!({"a": null}), json!([{"name": 5}])];

@@ -1,4 +1,4 @@
-//! Lists: pages of one snapshot, versions, selectors, and the forms of an answer.
+//! Lists: pages of one snapshot, versions, selectors, and response forms.
 
 use crate::support::*;
 use serde_json::{Value, json};
@@ -41,17 +41,17 @@ async fn pages_show_one_snapshot_whatever_is_written_meanwhile() {
     assert!(third["metadata"].get("continue").is_none(), "{}", third["metadata"]);
     assert!(third["metadata"].get("remainingItemCount").is_none(), "{}", third["metadata"]);
 
-    // A page of exactly the rest has nothing after it.
+    // The last page has no continue token.
     let all = admin.get(&format!("{CONFIG_MAPS}?limit=10")).await.expect(200);
     assert!(all["metadata"].get("continue").is_none(), "{}", all["metadata"]);
-    // With a selector the rest is not counted, and pages are full all the same.
+    // With a selector the remaining count is unknown, but pages are full.
     let odd = admin.get(&format!("{CONFIG_MAPS}?limit=2&labelSelector=parity%3Dodd")).await.expect(200);
     assert_eq!(names(&odd), ["m-01", "m-03"]);
     assert!(odd["metadata"].get("remainingItemCount").is_none());
     assert!(odd["metadata"].get("continue").is_some());
 }
 
-/// A page of 500 large objects would be encoded, sent and read as a whole: informers list in pages so that this does not happen.
+/// A page of 500 large objects would be encoded, sent and read as a whole, which informers avoid by pages.
 #[tokio::test]
 async fn a_page_of_large_objects_ends_before_its_limit() {
     let world = World::new().await;
@@ -112,7 +112,7 @@ async fn pages_across_namespaces_and_under_writers_add_up() {
     assert_eq!(seen, *whole["items"].as_array().unwrap());
 }
 
-/// Of many that are looked at few are selected: pages add up whatever their size, and the store is asked a few times for each.
+/// Few of many objects match: the pages together are complete for every page size, with few store lists per page.
 #[tokio::test]
 async fn selective_pages_add_up_and_take_few_rounds() {
     let store = Polite::new();
@@ -138,7 +138,7 @@ async fn selective_pages_add_up_and_take_few_rounds() {
                 let before = lists();
                 let path = format!("{CONFIG_MAPS}?labelSelector={selector}&limit={limit}{next}");
                 let page = admin.get(&path).await.expect(200);
-                // 500, 1000 and the rest.
+                // Rounds of 500, 1000 and the rest.
                 assert!(lists() - before <= 3, "{path}: {} rounds", lists() - before);
                 let token = text(&page, "/metadata/continue");
                 let found = names(&page);
@@ -216,7 +216,7 @@ async fn versions_of_a_list() {
 }
 
 #[tokio::test]
-async fn what_is_compacted_is_gone() {
+async fn compacted_revisions_are_gone() {
     let world = World::new().await;
     let admin = world.admin();
     fill(&admin, 4).await;
@@ -235,7 +235,7 @@ async fn what_is_compacted_is_gone() {
         said.starts_with("The provided continue parameter is too old to display a consistent list result."),
         "{said}"
     );
-    // The token in the refusal goes on from the same place in what is there now.
+    // The token in the error continues at the same key in the current state.
     assert!(!fresh.is_empty(), "a 410 offers an inconsistent continuation");
     let rest = admin.get(&format!("{CONFIG_MAPS}?limit=9&continue={fresh}")).await.expect(200);
     assert_eq!(names(&rest), ["m-02", "m-03"]);
@@ -334,7 +334,7 @@ async fn tables_and_metadata_alone() {
     }
     tables.get(&format!("{PODS}?includeObject=All")).await.refused(400, "BadRequest");
     assert_eq!(tables.get(&format!("{PODS}/p")).await.expect(200)["rows"][0]["cells"][0], "p");
-    // Tables are paged as lists are, and an error is a Status.
+    // Tables have pages as lists have, and an error is a Status.
     admin.post(PODS, &scheduled("q")).await.expect(201);
     let page = tables.get(&format!("{PODS}?limit=1")).await.expect(200);
     assert_eq!(page["rows"].as_array().unwrap().len(), 1);
@@ -402,7 +402,7 @@ async fn forms_and_languages_of_requests_and_answers() {
         }
     }
     admin.header("accept", "text/html").get(PODS).await.refused(406, "NotAcceptable");
-    // What cannot be answered is not done either.
+    // A request with an unacceptable response form changes nothing.
     let before = world.store.revision();
     admin.header("accept", "text/html").post(CONFIG_MAPS, &config_map("z")).await.refused(406, "NotAcceptable");
     assert_eq!(world.store.revision(), before);
@@ -419,7 +419,7 @@ async fn forms_and_languages_of_requests_and_answers() {
 }
 
 #[tokio::test]
-async fn large_answers_are_compressed_for_those_who_take_it() {
+async fn large_responses_are_compressed_for_clients_that_accept_it() {
     let world = World::new().await;
     let admin = world.admin();
     let mut large = config_map("large");

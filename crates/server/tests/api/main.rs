@@ -1,4 +1,4 @@
-//! The whole server through its real API, in process: requests in, answers out, on a store in memory.
+//! Tests of the whole server through its API, in process, with a store in memory.
 
 mod support;
 
@@ -13,8 +13,8 @@ mod documents;
 mod dry_runs;
 mod durability;
 mod every_right;
-mod fence;
 mod input;
+mod lease_precondition;
 mod lists;
 mod nodes;
 mod patches;

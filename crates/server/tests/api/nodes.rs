@@ -1,4 +1,4 @@
-//! What the credential of one node can do: everything for its own node, and nothing to others.
+//! Permissions of one node's credential: full access to its own node, none to others.
 
 use crate::support::*;
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ fn claim(name: &str) -> Value {
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}})
 }
 
-/// A world with the nodes `a` and `b`, a pod on each, and the controllers' Lease; and what asks as node `a`.
+/// A world with the nodes `a` and `b`, a pod on each and the controllers' Lease. Returns also clients of node `a`.
 async fn world_of_two() -> (World, Api, Api) {
     let world = World::new().await;
     let admin = world.admin();
@@ -56,7 +56,7 @@ async fn world_of_two() -> (World, Api, Api) {
     (world, admin, a)
 }
 
-/// A stock kubelet that an administrator gave a certificate: it needs no other rights for this.
+/// A standard kubelet with a certificate from an administrator needs no other permissions for this.
 #[tokio::test]
 async fn a_node_registers_and_keeps_what_is_its_own() {
     let world = World::new().await;
@@ -84,7 +84,7 @@ async fn a_node_registers_and_keeps_what_is_its_own() {
     a.patch(&format!("{here}/status"), STRATEGIC, &json!({"status": {"phase": "Running"}})).await.expect(200);
     let mut mirror = pod_on("etcd-a", "a");
     mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
-    // The role `system:node`, bound to one node by an administrator, adds what needs a graph of references.
+    // The role `system:node`, bound to one node by an administrator, adds access to referenced objects.
     let bound = json!({"metadata": {"name": "node-a"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:node"},
         "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "system:node:a"}]});
@@ -96,7 +96,8 @@ async fn a_node_registers_and_keeps_what_is_its_own() {
     a.post("/api/v1/namespaces/default/events", &event).await.expect(201);
 }
 
-/// The attack: the credential of node `a` is used against node `b`, the pods elsewhere, a claim and the controllers' Lease.
+/// The attack: the credential of node `a` is used for node `b`, pods of other nodes, a claim and the controllers'
+/// Lease.
 #[tokio::test]
 async fn a_node_changes_nothing_of_others() {
     let (world, admin, a) = world_of_two().await;
@@ -146,7 +147,7 @@ async fn a_node_changes_nothing_of_others() {
     assert_eq!(admin.get(&controllers).await.expect(200)["spec"]["holderIdentity"], "mainstay-controllers");
 }
 
-/// A role that gives a node more than it needs does not let it write what is not its own.
+/// A node with too broad roles still cannot write other nodes' objects.
 #[tokio::test]
 async fn a_node_with_all_verbs_is_still_kept_to_its_own() {
     let (_world, admin, a) = world_of_two().await;
@@ -180,7 +181,7 @@ async fn a_node_with_all_verbs_is_still_kept_to_its_own() {
     a.patch(&format!("{NODES}/a/status"), STRATEGIC, &ready()).await.expect(200);
 }
 
-/// Labels decide which Service, StatefulSet or node selector takes a pod or a node.
+/// Selectors of Services, StatefulSets and pods match on the labels of pods and nodes.
 #[tokio::test]
 async fn a_node_changes_no_labels_that_others_rely_on() {
     let (world, admin, a) = world_of_two().await;
@@ -203,7 +204,7 @@ async fn a_node_changes_no_labels_that_others_rely_on() {
         let said = a.patch(&own, MERGE, &json!({"metadata": {"labels": {label: "x"}}})).await;
         assert!(said.refused(403, "Forbidden").contains(label), "{label}");
         admin.patch(&own, MERGE, &json!({"metadata": {"labels": {label: "x"}}})).await.expect(200);
-        // What an administrator has set stays, also by the other way to write a node.
+        // A node cannot remove a label that an administrator set, neither in the object nor in its status.
         for path in [own.clone(), format!("{own}/status")] {
             a.patch(&path, MERGE, &json!({"metadata": {"labels": {label: null}}})).await.refused(403, "Forbidden");
         }
@@ -217,8 +218,8 @@ async fn a_node_changes_no_labels_that_others_rely_on() {
     c.post(NODES, &new).await.refused(403, "Forbidden");
 }
 
-/// An older version gave the group `system:nodes` the rights of all simulated nodes. They are taken away at the next start, unless
-/// somebody keeps them on purpose.
+/// An older version gave the group `system:nodes` the permissions of all simulated nodes. The next start removes
+/// them, unless an annotation keeps them.
 #[tokio::test]
 async fn the_rights_of_the_group_go_with_an_upgrade() {
     for (autoupdate, kept) in [("true", false), ("false", true)] {

@@ -1,4 +1,4 @@
-//! Patches of all types, server-side apply, and what becomes of fields that do not belong.
+//! All patch types, server-side apply, and unknown fields.
 
 use crate::support::*;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ async fn each_type_changes_its_way() {
     start["spec"]["containers"] = json!([{"name": "one", "image": "i:1"}, {"name": "two", "image": "i:1"}]);
     admin.post(PODS, &start).await.expect(201);
     let path = format!("{PODS}/p");
-    // (media type, patch, where to look, what to see)
+    // (media type, patch, path to look at, expected value)
     let cases = [
         (
             MERGE,
@@ -144,22 +144,22 @@ async fn apply_creates_owns_and_lets_go() {
     let made = admin.apply(&path, "one", &applied(json!({"x": "1", "y": "2"}))).await.expect(201);
     assert_eq!(managers(&made), ["one Apply"]);
     assert_eq!(made["metadata"]["managedFields"][0]["fieldsV1"], json!({"f:data": {"f:x": {}, "f:y": {}}}));
-    // The same again writes nothing.
+    // Repeating the apply writes nothing.
     let before = world.store.revision();
     world.clock.advance(60);
     let again = admin.apply(&path, "one", &applied(json!({"x": "1", "y": "2"}))).await.expect(200);
     assert_eq!(again, made);
     assert_eq!(world.store.revision(), before);
-    // Another manager with another field; the same value is shared.
+    // A second manager adds a field and shares an equal value.
     let shared = admin.apply(&path, "two", &applied(json!({"x": "1", "z": "3"}))).await.expect(200);
     assert_eq!(managers(&shared), ["one Apply", "two Apply"]);
     assert_eq!(shared["data"], json!({"x": "1", "y": "2", "z": "3"}));
-    // What a manager drops goes, unless another wants it.
+    // A field that a manager drops is removed, unless another manager owns it.
     let dropped = admin.apply(&path, "one", &applied(json!({}))).await.expect(200);
     assert_eq!(dropped["data"], json!({"x": "1", "z": "3"}));
     let dropped = admin.apply(&path, "two", &applied(json!({"z": "3"}))).await.expect(200);
     assert_eq!(dropped["data"], json!({"z": "3"}));
-    // An update by value takes ownership of what it changes only.
+    // An update owns only the fields that it changes.
     let patched =
         admin.patch(&format!("{path}?fieldManager=editor"), MERGE, &json!({"data": {"z": "4"}})).await.expect(200);
     assert!(managers(&patched).contains(&"editor Update".to_owned()), "{:?}", managers(&patched));
@@ -187,7 +187,7 @@ async fn conflicts_name_managers_and_fields() {
     let forced =
         admin.apply(&format!("{path}?force=true"), "two", &applied(json!({"x": "2", "y": "1"}))).await.expect(200);
     assert_eq!(forced["data"], json!({"x": "2", "y": "1"}));
-    // The loser now owns what it still shares.
+    // The loser of the conflict still owns shared fields.
     let one = forced["metadata"]["managedFields"]
         .as_array()
         .unwrap()
@@ -196,7 +196,7 @@ async fn conflicts_name_managers_and_fields() {
         .unwrap()
         .clone();
     assert_eq!(one["fieldsV1"], json!({"f:data": {"f:y": {}}}));
-    // An update conflicts too.
+    // An update causes a conflict too.
     admin.patch(&format!("{path}?fieldManager=editor"), MERGE, &json!({"data": {"y": "9"}})).await.expect(200);
     let refused = admin.apply(&path, "two", &applied(json!({"x": "2", "y": "1"}))).await.refused(409, "Conflict");
     assert_eq!(refused, "Apply failed with 1 conflict: conflict with \"editor\" using v1: .data.y");
@@ -230,7 +230,7 @@ async fn apply_needs_to_know_what_and_who() {
     admin.apply(&path, "m", &stale).await.refused(409, "Conflict");
     let said = admin.patch(&format!("{path}?force=true"), MERGE, &json!({})).await.refused(422, "Invalid");
     assert!(said.contains("force: Forbidden: may not be specified for non-apply patch"), "{said}");
-    // YAML is what the media type says; JSON is YAML.
+    // The media type says YAML, and JSON is valid YAML.
     let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata:\n  from: yaml\n";
     let now = admin.send("PATCH", &format!("{path}?fieldManager=m"), APPLY, yaml).await.expect(200);
     assert_eq!(now["data"], json!({"from": "yaml"}));
@@ -277,9 +277,9 @@ async fn a_patch_brings_the_status_along_where_it_is_asked_to() {
     assert_eq!(now["metadata"]["generation"], 2);
     let owners = managers(&now);
     assert!(owners.contains(&"c Update".to_owned()) && owners.contains(&"c Update/status".to_owned()), "{owners:?}");
-    // It is one change: nothing was stored between what was there and what is.
+    // Both are one change with one revision.
     assert_eq!(world.store.revision(), revision + 1);
-    // The rules of both hold, and what breaks one leaves both as they are.
+    // The rules of spec and status both apply, and a violation leaves both unchanged.
     for refused in [
         json!({"spec": {"replicas": -1}, "status": {"replicas": 5}}),
         json!({"spec": {"replicas": 5}, "status": {"replicas": -1}}),
@@ -287,7 +287,7 @@ async fn a_patch_brings_the_status_along_where_it_is_asked_to() {
         admin.patch(&with, MERGE, &refused).await.refused(422, "Invalid");
         assert_eq!(admin.get(&path).await.expect(200), now);
     }
-    // Unasked, the status is passed over, and so it is for those who may not write it.
+    // Without the option, and for users without permission for the status, the status is ignored.
     let unasked = admin.patch(&path, MERGE, &both).await.expect(200);
     assert_eq!(unasked["status"]["replicas"], 3);
     let role = json!({"metadata": {"name": "spec"}, "rules": [{"apiGroups": ["apps"], "resources": ["statefulsets"], "verbs": ["patch"]}]});
@@ -326,7 +326,7 @@ async fn status_has_its_own_owners() {
         )
         .await
         .refused(404, "NotFound");
-    // Scaling is recorded as such.
+    // Scaling is recorded under the subresource.
     let scaled = admin.patch(&format!("{path}/scale?fieldManager=hpa"), MERGE, &json!({"spec": {"replicas": 4}})).await;
     scaled.expect(200);
     let now = admin.get(&path).await.expect(200);
@@ -351,7 +351,7 @@ async fn an_update_keeps_and_clears_the_record_of_owners() {
     assert_eq!(managers(&kept), ["kubectl Update"]);
     let cleared = admin.patch(&path, MERGE, &json!({"metadata": {"managedFields": [{}]}})).await.expect(200);
     assert!(cleared["metadata"].get("managedFields").is_none(), "{cleared}");
-    // The next apply finds the fields without an owner.
+    // At the next apply, the fields have no owner.
     let now = admin.apply(&path, "one", &applied(json!({"key": "other"}))).await;
     let now = if now.code == 409 {
         admin.apply(&format!("{path}?force=true"), "one", &applied(json!({"key": "other"}))).await
@@ -436,7 +436,7 @@ async fn conditions_merge_by_their_type() {
         .collect();
     seen.sort();
     assert_eq!(seen, ["Initialized True", "Ready True"]);
-    // Two controllers, each with a condition of its own by apply.
+    // Two controllers apply one condition each.
     let applied = |kind: &str| {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
         "status": {"conditions": [{"type": kind, "status": "True"}]}})
@@ -450,7 +450,8 @@ async fn conditions_merge_by_their_type() {
     assert!(kinds.contains(&"x.io/Two".to_owned()) && !kinds.contains(&"x.io/One".to_owned()), "{kinds:?}");
 }
 
-/// kubectl apply without --server-side: three ways, from the last applied annotation, sent as a strategic merge.
+/// kubectl apply without --server-side: a three-way merge with the last-applied annotation, sent as strategic merge
+/// patch.
 #[tokio::test]
 async fn what_kubectl_apply_sends() {
     let world = World::new().await;

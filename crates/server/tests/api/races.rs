@@ -1,4 +1,4 @@
-//! Many at once: whatever the order, nothing is lost and nothing is counted twice.
+//! Concurrent requests: in any order, no write is lost and nothing is counted twice.
 
 use crate::support::*;
 use futures::future::join_all;
@@ -84,7 +84,7 @@ async fn a_quota_stays_true_whatever_happens() {
 }
 
 #[tokio::test]
-async fn nothing_slips_into_a_namespace_that_goes() {
+async fn nothing_is_created_in_a_terminating_namespace() {
     let world = World::contended().await;
     let admin = world.admin();
     for round in 0..10 {
@@ -99,7 +99,7 @@ async fn nothing_slips_into_a_namespace_that_goes() {
         }));
         let ending = async {
             admin.delete(&path).await.expect(200);
-            // From the moment that the namespace is marked, its content only shrinks.
+            // After the namespace starts to terminate, its content only decreases.
             admin.get(&format!("{path}/secrets")).await.expect(200)
         };
         let (codes, seen) = tokio::join!(writers, ending);
@@ -111,7 +111,7 @@ async fn nothing_slips_into_a_namespace_that_goes() {
 }
 
 #[tokio::test]
-async fn nothing_slips_into_a_definition_that_goes() {
+async fn nothing_is_created_for_a_terminating_definition() {
     let world = World::contended().await;
     let admin = world.admin();
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -159,7 +159,7 @@ async fn a_name_is_accepted_for_one_definition_only() {
         made["status"]["acceptedNames"]["kind"] == "Thing"
     });
     assert_eq!(named.count(), 1);
-    // The same where definitions change.
+    // The same when definitions are changed.
     for at in 0..6 {
         admin.post(definitions, &definition(&format!("others-{at}"), &format!("Other{at}"))).await.expect(201);
     }

@@ -1,4 +1,4 @@
-//! Who may do what, how callers are known, and what the server does not take on.
+//! Authorization, authentication, and limits against overload.
 
 use crate::support::*;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn rule(verbs: &[&str], groups: &[&str], resources: &[&str]) -> Value {
     json!({"verbs": verbs, "apiGroups": groups, "resources": resources})
 }
 
-/// Lets `user` do this in the namespace `default`.
+/// Grants `user` these rules in the namespace `default`.
 async fn allow(admin: &Api, name: &str, user: &str, rules: Value) {
     let role = json!({"metadata": {"name": name}, "rules": rules});
     admin.post(&format!("{RBAC}/namespaces/default/roles"), &role).await.expect(201);
@@ -22,7 +22,7 @@ async fn allow(admin: &Api, name: &str, user: &str, rules: Value) {
 }
 
 #[tokio::test]
-async fn strangers_see_health_and_version_only() {
+async fn anonymous_users_see_health_and_version_only() {
     let world = World::new().await;
     let stranger = world.outside();
     for path in ["/healthz", "/livez", "/readyz", "/version"] {
@@ -51,7 +51,7 @@ async fn strangers_see_health_and_version_only() {
     );
     let said = stranger.get("/api").await.refused(403, "Forbidden");
     assert_eq!(said, "forbidden: User \"system:anonymous\" cannot get path \"/api\"");
-    // Authenticated users may look around.
+    // Authenticated users may read discovery.
     let somebody = world.as_user("somebody", &[]);
     for path in ["/api", "/apis", "/api/v1", "/openapi/v2", "/version", "/healthz"] {
         assert_eq!(somebody.get(path).await.code, 200, "{path}");
@@ -93,7 +93,7 @@ async fn roles_allow_what_they_say_and_nothing_else() {
         (kim.patch(&yours, MERGE, &json!({"data": {"a": "b"}})).await, 403),
         (kim.post(CONFIG_MAPS, &config_map("new")).await, 403),
         (kim.get(&format!("{SETS}/s")).await, 403),
-        // A list of one object by its name is covered by a rule for that name.
+        // A list of one name needs permission only for that name.
         (kim.get(&format!("{SETS}?fieldSelector=metadata.name%3Ds")).await, 200),
         (kim.get(&format!("{SETS}?fieldSelector=metadata.name%3Dt")).await, 403),
         (kim.get(&format!("{SETS}?fieldSelector=metadata.name!%3Ds")).await, 403),
@@ -105,7 +105,7 @@ async fn roles_allow_what_they_say_and_nothing_else() {
         (kim.delete(secrets).await, 200),
         (kim.delete(&mine).await, 200),
         (kim.delete(CONFIG_MAPS).await, 403),
-        // What is not there is not told to those who may not look.
+        // A user without permission does not learn whether an object exists.
         (kim.get(&format!("{PODS}/none")).await, 403),
     ];
     for (reply, code) in cases {
@@ -116,7 +116,7 @@ async fn roles_allow_what_they_say_and_nothing_else() {
         said,
         "configmaps \"yours\" is forbidden: User \"kim\" cannot get resource \"configmaps\" in API group \"\" in the namespace \"default\""
     );
-    // Taken back, it counts at once.
+    // A deleted binding has an effect at once.
     admin.delete(&format!("{RBAC}/namespaces/default/rolebindings/r")).await.expect(200);
     kim.get(CONFIG_MAPS).await.refused(403, "Forbidden");
 }
@@ -136,7 +136,7 @@ async fn apply_needs_the_right_to_create_where_it_creates() {
 }
 
 #[tokio::test]
-async fn nobody_gives_more_than_they_have() {
+async fn users_cannot_grant_more_than_they_have() {
     let world = World::new().await;
     let admin = world.admin();
     allow(
@@ -167,7 +167,7 @@ async fn nobody_gives_more_than_they_have() {
     let before = world.store.revision();
     kim.post(&format!("{roles}?dryRun=All"), &more).await.refused(403, "Forbidden");
     assert_eq!(world.store.revision(), before);
-    // A binding's role is for ever.
+    // The role of a binding cannot be changed.
     admin.post(&format!("{RBAC}/namespaces/default/rolebindings"), &binding).await.expect(201);
     let other = json!({"roleRef": {"name": "view"}});
     admin.patch(&format!("{RBAC}/namespaces/default/rolebindings/b"), MERGE, &other).await.refused(422, "Invalid");
@@ -187,7 +187,7 @@ async fn static_tokens_and_impersonation() {
     let wrong = world.outside().header("authorization", "Bearer sesame-open-pleasE").get("/version").await;
     assert!(wrong.headers.contains_key("www-authenticate"));
     assert_eq!(wrong.refused(401, "Unauthorized"), "Unauthorized");
-    // The boss may act as others; jane may not.
+    // The user boss may impersonate others, jane may not.
     let boss = world.outside().header("authorization", "Bearer boss-token-xyz");
     let as_kim = boss.header("impersonate-user", "kim").header("impersonate-group", "ops");
     let me = as_kim.post(reviews, &review).await.expect(201);
@@ -237,7 +237,7 @@ async fn account_tokens_live_as_long_as_what_they_are_bound_to() {
     let me = with(&token).post(reviews, &review).await.expect(201);
     assert_eq!(me["status"]["userInfo"]["username"], "system:serviceaccount:default:robot");
     assert_eq!(with(&bound).get("/api").await.code, 200);
-    // A changed letter is no token.
+    // A changed character invalidates a token.
     let mut forged = token.clone().into_bytes();
     let at = forged.len() / 2;
     forged[at] = if forged[at] == b'A' { b'B' } else { b'A' };
@@ -245,7 +245,7 @@ async fn account_tokens_live_as_long_as_what_they_are_bound_to() {
     admin.delete(&format!("{PODS}/p?gracePeriodSeconds=0")).await.expect(200);
     with(&bound).get("/api").await.refused(401, "Unauthorized");
     assert_eq!(with(&token).get("/api").await.code, 200);
-    // Token reviews say the same.
+    // Token reviews agree.
     let token_review =
         json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
     let reviewed = admin.post("/apis/authentication.k8s.io/v1/tokenreviews", &token_review).await.expect(201);
@@ -256,7 +256,7 @@ async fn account_tokens_live_as_long_as_what_they_are_bound_to() {
     assert_eq!(with(&fresh).get("/api").await.code, 200);
     admin.delete(&format!("{ACCOUNTS}/robot")).await.expect(200);
     with(&fresh).get("/api").await.refused(401, "Unauthorized");
-    // A new account of the same name is another one.
+    // A new account of the same name is another account.
     admin.post(ACCOUNTS, &json!({"metadata": {"name": "robot"}})).await.expect(201);
     with(&fresh).get("/api").await.refused(401, "Unauthorized");
 }
@@ -322,7 +322,7 @@ async fn bodies_have_a_size_and_a_depth() {
         admin.send("POST", CONFIG_MAPS, "application/yaml", body).await.refused(400, "BadRequest");
         admin.send("PATCH", &format!("{CONFIG_MAPS}/kube-root-ca.crt"), MERGE, deep).await.refused(400, "BadRequest");
     }
-    // A YAML document that is small to send and huge to hold.
+    // A YAML document that is small to send and huge in memory.
     let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
     for at in 1..12 {
         let previous = at - 1;
@@ -335,7 +335,7 @@ async fn bodies_have_a_size_and_a_depth() {
 }
 
 #[tokio::test]
-async fn too_many_requests_are_told_to_come_back() {
+async fn too_many_requests_get_429() {
     let world = World::new().await;
     let kim = world.ordinary("kim").await;
     let limits = &world.running.server.limits.ordinary;
@@ -349,7 +349,7 @@ async fn too_many_requests_are_told_to_come_back() {
         assert_eq!(reply.body["details"]["retryAfterSeconds"], 1);
         reply.refused(429, "TooManyRequests");
     }
-    // Administrators, and components of the control plane, are not held up by ordinary users.
+    // Administrators and control plane components are not limited by ordinary users.
     world.admin().post(CONFIG_MAPS, &config_map("by-admin")).await.expect(201);
     let component = world.as_user("system:serviceaccount:kube-system:c", &["system:serviceaccounts:kube-system"]);
     component.get(CONFIG_MAPS).await.refused(403, "Forbidden");
@@ -359,21 +359,21 @@ async fn too_many_requests_are_told_to_come_back() {
         let line = format!("mainstay_requests_rejected_total{{priority_level=\"ordinary\",reason=\"{reason}\"}} 1");
         assert!(metrics.contains(&line), "{metrics}");
     }
-    // Who renews a lease is let through, and health is always told.
+    // Lease renewals and health requests are always admitted.
     kim.post(leases, &lease).await.expect(201);
     assert_eq!(kim.get("/readyz").await.code, 200);
     drop(taken);
     let held = kim.watch(&format!("{CONFIG_MAPS}?watch=1")).await;
     kim.get(&format!("{CONFIG_MAPS}?watch=1")).await.refused(429, "TooManyRequests");
-    // A watch gives its place back when the client goes.
+    // A closed watch releases its slot.
     drop(held);
     drop(kim.watch(&format!("{CONFIG_MAPS}?watch=1")).await);
     kim.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
 }
 
-/// Those who ask for much and do not read are told to come back before they fill the memory; who asks for little is served.
+/// Users with large unread responses get 429 before they fill the memory; small requests are served.
 #[tokio::test]
-async fn large_answers_that_nobody_takes_have_an_end() {
+async fn large_unread_responses_are_limited() {
     let world = World::new().await;
     let admin = world.admin();
     let mut large = config_map("large");
@@ -394,7 +394,7 @@ async fn large_answers_that_nobody_takes_have_an_end() {
     assert_eq!(unread.len(), 4, "{} KiB each of {left}", unread[0].len() / 1024);
     assert_eq!(refused.headers["retry-after"], "1");
     refused.refused(429, "TooManyRequests");
-    // What is small, health, and what is written go on.
+    // Small responses, health and responses to writes continue.
     admin.get("/api/v1/namespaces/default").await.expect(200);
     assert_eq!(admin.get("/readyz").await.code, 200);
     admin.patch(&format!("{CONFIG_MAPS}/large"), MERGE, &json!({"data": {"a": "b"}})).await.expect(200);
@@ -454,7 +454,7 @@ async fn secrets_stay_out_of_errors_and_logs() {
     }
 }
 
-/// Everything that is logged, at every level.
+/// Captures log events of all levels.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -495,7 +495,7 @@ impl tracing::field::Visit for Line {
 }
 
 #[tokio::test]
-async fn the_roles_of_the_first_hour_hold() {
+async fn the_bootstrap_roles_apply() {
     let world = World::new().await;
     let admin = world.admin();
     let binding = json!({"metadata": {"name": "kim-views"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},

@@ -1,9 +1,9 @@
-//! Clients that take their time: what a watch has to tell waits in the store, not in a buffer of its own.
+//! Slow clients: pending events of a watch stay in the store, not in a buffer.
 
 use crate::support::*;
 use serde_json::{Value, json};
 
-/// A piece of a watch ends with the event that makes it this large.
+/// A chunk of a watch ends with the event that reaches this size.
 const PIECE_BYTES: usize = 64 * 1024;
 const STREAMED: &str = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
 
@@ -23,7 +23,7 @@ async fn filled(count: usize, pad: usize) -> (World, Api) {
     (world, admin)
 }
 
-/// Takes the first pieces of a watch; the largest of them.
+/// Reads the first chunks of a watch. Returns the size of the largest.
 async fn pieces(watching: &mut Watching, count: usize) -> usize {
     let mut largest = 0;
     for _ in 0..count {
@@ -33,14 +33,14 @@ async fn pieces(watching: &mut Watching, count: usize) -> usize {
 }
 
 #[tokio::test]
-async fn the_present_comes_in_pieces_while_it_goes_on() {
+async fn the_initial_list_comes_in_chunks_during_changes() {
     for (count, pad, selector) in [(1200, 300, ""), (1200, 300, "&labelSelector=on%3Dtrue"), (30, 100_000, "")] {
         let (world, admin) = filled(count, pad).await;
         let start = world.store.revision();
         let mut watching = admin.watch(&format!("{CONFIG_MAPS}?{STREAMED}{selector}")).await;
         let first = watching.piece().await;
         assert!(first > 0 && first < PIECE_BYTES + pad + 1000, "{first}");
-        // The world goes on, where the client has been and where it has not.
+        // Objects change meanwhile, among those that were sent and those that were not.
         let last = format!("m-{:04}", (count - 1) / 5 * 5);
         for name in ["m-0000", &last] {
             let path = format!("{CONFIG_MAPS}/{name}");
@@ -48,7 +48,7 @@ async fn the_present_comes_in_pieces_while_it_goes_on() {
             admin.delete(&path).await.expect(200);
         }
         admin.post(CONFIG_MAPS, &padded("m-00005", 10)).await.expect(201);
-        // It is told of the state as it was at its start,
+        // The client gets the state at the start of the watch,
         for at in (0..count).filter(|at| selector.is_empty() || at % 5 == 0) {
             let event = watching.next().await;
             assert_eq!(
@@ -60,7 +60,7 @@ async fn the_present_comes_in_pieces_while_it_goes_on() {
         let mark = watching.next().await;
         assert_eq!(mark["object"]["metadata"]["annotations"], json!({"k8s.io/initial-events-end": "true"}), "{mark}");
         assert_eq!(version(&mark["object"]), start);
-        // and then of what happened since, once.
+        // and then each later change once.
         for name in ["m-0000", &last] {
             assert_eq!(watching.word().await, format!("MODIFIED {name}"));
             assert_eq!(watching.word().await, format!("DELETED {name}"));
@@ -71,7 +71,7 @@ async fn the_present_comes_in_pieces_while_it_goes_on() {
 }
 
 #[tokio::test]
-async fn no_piece_of_the_present_is_large() {
+async fn no_chunk_of_the_initial_list_is_large() {
     for (count, pad, accept) in [(700, 300, "application/json"), (40, 50_000, "application/json"), (700, 300, TABLE)] {
         let (_world, admin) = filled(count, pad).await;
         let mut watching = admin.header("accept", accept).watch(&format!("{CONFIG_MAPS}?{STREAMED}")).await;
@@ -85,9 +85,9 @@ async fn no_piece_of_the_present_is_large() {
     }
 }
 
-/// Who is so slow that the state it was promised is forgotten is told so.
+/// A client that is so slow that the initial state is compacted gets an error.
 #[tokio::test]
-async fn a_state_that_is_forgotten_before_it_is_taken_is_too_old() {
+async fn an_initial_list_that_is_compacted_before_it_is_read_is_too_old() {
     let (world, admin) = filled(30, 100_000).await;
     let mut watching = admin.watch(&format!("{CONFIG_MAPS}?{STREAMED}")).await;
     watching.piece().await;
@@ -107,12 +107,12 @@ async fn a_state_that_is_forgotten_before_it_is_taken_is_too_old() {
 }
 
 #[tokio::test]
-async fn no_piece_of_the_past_is_large() {
+async fn no_chunk_of_past_events_is_large() {
     let (world, admin) = filled(2, 10).await;
     let from = world.store.revision();
     let mut watching = admin.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion={from}")).await;
     let path = format!("{CONFIG_MAPS}/m-0001");
-    // Large ones that only one at a time is told of, and small ones of which many are.
+    // Large events that are sent one at a time, and small ones that are sent together.
     let sizes = [[100_000; 30].as_slice(), &[300; 300], &[60_000; 5]].concat();
     for (at, size) in sizes.iter().enumerate() {
         let patch = json!({"data": {"at": at.to_string(), "pad": "y".repeat(*size)}});

@@ -1,11 +1,11 @@
-//! Those who try for more than they were given: nothing that they send changes anything.
+//! Users who try to exceed their permissions: none of their requests changes anything.
 
 use crate::support::*;
 use serde_json::{Value, json};
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
-/// Every resource and subresource that is served: its path in `default`, or in no namespace, and its verbs.
+/// Every served resource and subresource: its path in `default`, or in the cluster, and its verbs.
 async fn served(admin: &Api) -> Vec<(String, Vec<String>)> {
     let mut roots = vec!["/api/v1".to_owned()];
     let groups = admin.get("/apis").await.expect(200);
@@ -31,7 +31,7 @@ async fn served(admin: &Api) -> Vec<(String, Vec<String>)> {
     found
 }
 
-/// The requests that a verb can be written as.
+/// The requests that a verb can be sent as.
 fn requests(verb: &str, path: &str) -> Vec<(&'static str, String, &'static str)> {
     let named = if path.ends_with("/x") || path.contains("/x/") { path.to_owned() } else { format!("{path}/x") };
     match verb {
@@ -47,7 +47,7 @@ fn requests(verb: &str, path: &str) -> Vec<(&'static str, String, &'static str)>
 }
 
 #[tokio::test]
-async fn nobody_writes_without_a_name() {
+async fn anonymous_users_cannot_write() {
     let world = World::new().await;
     let (admin, stranger) = (world.admin(), world.outside());
     let before = world.store.revision();
@@ -55,7 +55,7 @@ async fn nobody_writes_without_a_name() {
     for (path, verbs) in served(&admin).await {
         for verb in &verbs {
             for (method, path, media) in requests(verb, &path) {
-                // The same place can be written in several ways.
+                // The same resource can be addressed in several ways.
                 for path in [
                     path.clone(),
                     format!("{path}/").replace("?fieldManager=m/", "/?fieldManager=m"),
@@ -75,9 +75,9 @@ async fn nobody_writes_without_a_name() {
     assert_eq!(world.store.revision(), before, "nothing was written");
 }
 
-/// Kim may write roles and bindings, but holds little. Whatever the way, Kim does not come to hold more.
+/// Kim may write roles and bindings, but has few permissions. No kind of write gives Kim more.
 #[tokio::test]
-async fn no_way_of_writing_roles_and_bindings_gives_more() {
+async fn no_write_of_roles_and_bindings_grants_more() {
     let world = World::new().await;
     let admin = world.admin();
     let may = json!([
@@ -101,7 +101,7 @@ async fn no_way_of_writing_roles_and_bindings_gives_more() {
     others["subjects"][0]["name"] = json!("lee");
     admin.post(&format!("{RBAC}/clusterrolebindings"), &others).await.expect(201);
     let kim = world.as_user("kim", &[]);
-    // What Kim holds can be given on: the way itself is open.
+    // Kim may grant permissions that Kim has: such writes succeed.
     let same = json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]);
     for kind in ["roles", "clusterroles"] {
         let collection = collection(kind);
@@ -142,7 +142,7 @@ async fn no_way_of_writing_roles_and_bindings_gives_more() {
             kim.apply(&format!("{}/new", collection(plural)), "kim", &kim_is(kind, "new", "cluster-admin")).await,
         );
     }
-    // Another's binding, with Kim put into it.
+    // The binding of another user, with Kim as added subject.
     let others = format!("{RBAC}/clusterrolebindings/others");
     let subjects = kim_is("ClusterRoleBinding", "others", "cluster-admin")["subjects"].clone();
     refused.push(kim.put(&others, &kim_is("ClusterRoleBinding", "others", "cluster-admin")).await);
@@ -152,7 +152,7 @@ async fn no_way_of_writing_roles_and_bindings_gives_more() {
         kim.patch(&others, JSON_PATCH, &json!([{"op": "add", "path": "/subjects/-", "value": subjects[0]}])).await,
     );
     refused.push(kim.apply(&others, "kim&force=true", &kim_is("ClusterRoleBinding", "others", "cluster-admin")).await);
-    // Other names to act under.
+    // Impersonation and tokens of other accounts.
     let token = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"});
     let accounts = "/api/v1/namespaces/kube-system/serviceaccounts/generic-garbage-collector/token";
     refused.push(kim.post(accounts, &token).await);
@@ -170,7 +170,7 @@ fn collection(plural: &str) -> String {
     }
 }
 
-/// Names are text in one part of a path; whatever they hold, they name nothing else.
+/// A name is one path segment; special characters in it address nothing else.
 #[tokio::test]
 async fn names_in_paths_stay_names() {
     let world = World::new().await;
@@ -183,7 +183,7 @@ async fn names_in_paths_stay_names() {
     let binding = json!({"metadata": {"name": "all"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "all"},
         "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "kim"}]});
     admin.post(&format!("{roles}/rolebindings"), &binding).await.expect(201);
-    // Kim has all of `default`, and nothing else.
+    // Kim has all permissions in `default`, and no others.
     let kim = world.as_user("kim", &[]);
     kim.get("/api/v1/namespaces/default/secrets").await.expect(200);
     let before = world.store.revision();
@@ -208,7 +208,7 @@ async fn names_in_paths_stay_names() {
             assert!((400..500).contains(&reply.code), "{method} {path}: {} {}", reply.code, reply.body);
         }
     }
-    // Nor does a body name another place than its path.
+    // A body cannot name another namespace than its path.
     let elsewhere: Value = json!({"metadata": {"name": "t", "namespace": "other"}});
     kim.post("/api/v1/namespaces/default/secrets", &elsewhere).await.refused(400, "BadRequest");
     for name in ["../x", "a/b", "..", ".", "a%2Fb", "\u{0}", "a\u{0}b", ""] {

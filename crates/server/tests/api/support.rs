@@ -1,4 +1,4 @@
-//! A server for one test, and the ways to talk to it.
+//! Starts a server for one test, with clients for it.
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request};
@@ -33,7 +33,7 @@ impl World {
         World::with(Volatile::new(server::codec::finish, Options::default()), identity()).await
     }
 
-    /// A world in which writers meet: each lets all others go first between what it read and what it writes.
+    /// A world in which writers conflict: each lets all others write between its reads and its write.
     pub async fn contended() -> World {
         World::with(Polite::new(), identity()).await
     }
@@ -68,12 +68,12 @@ impl World {
         World { running: launch.start().await.unwrap(), clock, store }
     }
 
-    /// Everything is allowed.
+    /// A client with all permissions.
     pub fn admin(&self) -> Api {
         self.as_user("admin", &["system:masters"])
     }
 
-    /// An ordinary user that may do everything.
+    /// A client of an ordinary user with all permissions.
     pub async fn ordinary(&self, name: &str) -> Api {
         let subject = json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": name});
         let binding = json!({"metadata": {"name": format!("{name}-may-do-everything")}, "subjects": [subject],
@@ -83,7 +83,7 @@ impl World {
         self.as_user(name, &[])
     }
 
-    /// A part of the process that acts as this user.
+    /// An in-process client of this user.
     pub fn as_user(&self, name: &str, groups: &[&str]) -> Api {
         let mut groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
         groups.push("system:authenticated".to_owned());
@@ -91,7 +91,7 @@ impl World {
         Api { local: self.running.local(user), headers: vec![], peer: None }
     }
 
-    /// A connection from outside without a certificate.
+    /// A network client without a certificate.
     pub fn outside(&self) -> Api {
         Api { peer: Some(self.running.server.clone()), ..self.admin() }
     }
@@ -105,7 +105,7 @@ impl World {
     }
 }
 
-/// Keys take a while to make, so all tests share one set.
+/// All tests share one identity, because generating keys takes long.
 pub fn identity() -> Identity {
     static IDENTITY: OnceLock<Identity> = OnceLock::new();
     let make = || Identity::make(&["localhost".to_owned()], Timestamp::from_second(START_S).unwrap()).unwrap();
@@ -131,7 +131,7 @@ impl Clock for TestClock {
     }
 }
 
-/// Real uids, and suffixes that count, so that generated names are known.
+/// Random uids, and counting suffixes, so that generated names are predictable.
 struct CountingIds(AtomicU64);
 
 impl Ids for CountingIds {
@@ -143,7 +143,7 @@ impl Ids for CountingIds {
     }
 }
 
-/// One caller's way to the server.
+/// A client of the server with one identity.
 #[derive(Clone)]
 pub struct Api {
     pub local: Local,
@@ -159,7 +159,7 @@ pub const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 pub const METADATA: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
 
 impl Api {
-    /// The same caller with one more header on every request.
+    /// The same client with one more header on every request.
     pub fn header(&self, name: &str, value: &str) -> Api {
         let mut api = self.clone();
         api.headers.push((name.to_owned(), value.to_owned()));
@@ -178,7 +178,7 @@ impl Api {
     pub async fn patch(&self, path: &str, media: &str, body: &Value) -> Reply {
         self.send("PATCH", path, media, body.to_string()).await
     }
-    /// Server-side apply under a manager's name.
+    /// Server-side apply with a field manager.
     pub async fn apply(&self, path: &str, manager: &str, body: &Value) -> Reply {
         let sign = if path.contains('?') { '&' } else { '?' };
         self.patch(&format!("{path}{sign}fieldManager={manager}"), APPLY, body).await
@@ -200,7 +200,7 @@ impl Api {
         Reply { asked, code: parts.status.as_u16(), headers: parts.headers, body, bytes }
     }
 
-    /// Opens a watch; an error answer is a panic.
+    /// Opens a watch. Panics on an error response.
     pub async fn watch(&self, path: &str) -> Watching {
         let response = self.open("GET", path, "", Bytes::new()).await;
         let code = response.status();
@@ -225,7 +225,7 @@ impl Api {
     }
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Reply {
     pub asked: String,
@@ -236,14 +236,14 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The body, when the answer has this code.
+    /// The body; panics if the response has another code.
     #[track_caller]
     pub fn expect(self, code: u16) -> Value {
         assert_eq!(self.code, code, "{}: {}", self.asked, String::from_utf8_lossy(&self.bytes));
         self.body
     }
 
-    /// The message, when the answer is a Status of this code and reason.
+    /// The message of a Status with this code and reason; panics on other responses.
     #[track_caller]
     pub fn refused(self, code: u16, reason: &str) -> String {
         let asked = self.asked.clone();
@@ -266,14 +266,14 @@ impl Reply {
     }
 }
 
-/// A watch being read, one event at a time.
+/// An open watch, read event by event.
 pub struct Watching {
     body: Body,
     buffer: Vec<u8>,
 }
 
 impl Watching {
-    /// The next event; a panic when the watch ends or nothing comes for long.
+    /// The next event. Panics if the watch ends or sends nothing for a long time.
     #[track_caller]
     pub fn next(&mut self) -> impl Future<Output = Value> + use<'_> {
         let at = std::panic::Location::caller();
@@ -295,7 +295,7 @@ impl Watching {
         }
     }
 
-    /// Takes the next piece of what is sent, and says how large it is; its events are read as others. 0 at the end.
+    /// Reads the next chunk and returns its size, or 0 at the end. Its events can be read afterwards.
     pub async fn piece(&mut self) -> usize {
         let frame = tokio::time::timeout(Duration::from_secs(20), self.body.frame()).await.expect("a piece in time");
         let Some(frame) = frame else { return 0 };
@@ -304,7 +304,7 @@ impl Watching {
         data.len()
     }
 
-    /// Whether an event can be read of what was taken.
+    /// Whether a received chunk has an unread event.
     pub fn has_event(&self) -> bool {
         self.buffer.contains(&b'\n')
     }
@@ -315,7 +315,7 @@ impl Watching {
         format!("{} {}", text(&event, "/type"), text(&event, "/object/metadata/name"))
     }
 
-    /// Asserts that nothing is to be read right now.
+    /// Asserts that there is no event to read now.
     pub async fn quiet(&mut self) {
         use futures::FutureExt;
         for _ in 0..20 {
@@ -327,7 +327,7 @@ impl Watching {
     }
 }
 
-/// The text at a JSON pointer; "" where there is none.
+/// The text at a JSON pointer, or empty.
 pub fn text(value: &Value, pointer: &str) -> String {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or("").to_owned()
 }
@@ -336,7 +336,7 @@ pub fn version(object: &Value) -> u64 {
     text(object, "/metadata/resourceVersion").parse().unwrap()
 }
 
-/// The names in a list, but for the ConfigMap that every namespace has.
+/// The names in a list, without the ConfigMap that every namespace has.
 pub fn names(list: &Value) -> Vec<String> {
     let all = list["items"].as_array().unwrap().iter().map(|item| text(item, "/metadata/name"));
     all.filter(|name| name != "kube-root-ca.crt").collect()
@@ -351,7 +351,7 @@ pub fn pod(name: &str) -> Value {
         "spec": {"containers": [{"name": "main", "image": "registry.local/app:1"}]}})
 }
 
-/// A pod that is on a node already.
+/// A pod with an assigned node.
 pub fn scheduled(name: &str) -> Value {
     let mut pod = pod(name);
     pod["spec"]["nodeName"] = json!("node-1");
@@ -375,10 +375,10 @@ pub const PODS: &str = "/api/v1/namespaces/default/pods";
 pub const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 pub const SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
 
-/// A store whose writers step aside once before they write, so that writes which were prepared together meet for certain.
+/// A store that yields once before each write, so that writes prepared at the same time conflict.
 pub struct Polite {
     store: Arc<dyn Store>,
-    /// How often it was asked for a list.
+    /// Number of list calls.
     pub lists: AtomicUsize,
 }
 

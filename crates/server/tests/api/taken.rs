@@ -1,4 +1,4 @@
-//! Answers that clients take slowly, in part, or not at all, over real connections.
+//! Responses that clients read slowly, partly or never, over real connections.
 
 use crate::connections::{connect, dial, get, later, listening};
 use crate::support::*;
@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-/// A client of HTTP/2 that may be sent this much before it reads, for each answer.
+/// An HTTP/2 client with this flow-control window per response.
 async fn with_window(address: SocketAddr, identity: &Identity, bytes: u32) -> SendRequest<Empty<Bytes>> {
     let stream = dial(address, &identity.ca, Some(&identity.admin), "h2").await;
     let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
@@ -33,7 +33,7 @@ pub async fn ask(sender: &mut SendRequest<Empty<Bytes>>, path: &str) -> http::Re
     tokio::time::timeout(Duration::from_secs(10), sender.send_request(request)).await.expect("an answer").unwrap()
 }
 
-/// ConfigMaps of this size.
+/// Creates ConfigMaps of this size.
 async fn fill(world: &World, count: usize, bytes: usize) {
     for at in 0..count {
         let object = json!({"metadata": {"name": format!("m-{at:02}")}, "data": {"pad": "x".repeat(bytes)}});
@@ -42,7 +42,7 @@ async fn fill(world: &World, count: usize, bytes: usize) {
 }
 
 #[tokio::test]
-async fn answers_that_nobody_takes_are_let_go() {
+async fn unread_responses_are_dropped() {
     let (world, address, identity) = listening().await;
     fill(&world, 14, 900_000).await;
     let limits = &world.running.server.limits.exempt;
@@ -50,7 +50,7 @@ async fn answers_that_nobody_takes_are_let_go() {
     let taken = limits.responses.try_acquire(None, room - 15_000).unwrap();
     let watch = format!("{CONFIG_MAPS}?watch=1");
     for http2 in [true, false] {
-        // One that reads nothing has all the room there is, and its watch a place.
+        // A client that reads nothing holds all the memory for responses, and its watch a slot.
         let mut lazy = with_window(address, &identity, 1024).await;
         let mut lazy_1 = connect(address, &identity.ca, Some(&identity.admin)).await;
         let (mut unread, mut unread_watch) = (None, None);
@@ -65,12 +65,12 @@ async fn answers_that_nobody_takes_are_let_go() {
             }
         }
         world.admin().get(CONFIG_MAPS).await.refused(429, "TooManyRequests");
-        // Not for ever.
+        // But not forever.
         let started = Instant::now();
         while limits.responses.available() < 15_000 || limits.watches.available() < watches {
             assert!(started.elapsed() < Duration::from_secs(20), "what is not taken is kept");
             later(Duration::from_secs(10)).await;
-            // The same connection goes on, with its pings answered.
+            // The connection continues, because it responds to pings.
             assert_eq!(ask(&mut lazy, "/version").await.status(), 200);
         }
         world.admin().get(CONFIG_MAPS).await.expect(200);
@@ -88,9 +88,9 @@ async fn answers_that_nobody_takes_are_let_go() {
     world.running.stop().await;
 }
 
-/// Who takes a little now and then gets all of it.
+/// A client that reads slowly gets the whole response.
 #[tokio::test]
-async fn slow_readers_get_all_of_it() {
+async fn slow_readers_get_the_whole_response() {
     let (world, address, identity) = listening().await;
     fill(&world, 5, 100_000).await;
     let whole = world.admin().get(CONFIG_MAPS).await.bytes;
@@ -108,7 +108,7 @@ async fn slow_readers_get_all_of_it() {
     world.running.stop().await;
 }
 
-/// A connection that reads nothing while it is deaf.
+/// A connection that stops reading on request.
 struct Deaf<S> {
     inner: S,
     is_deaf: Arc<AtomicBool>,
@@ -136,7 +136,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Deaf<S> {
     }
 }
 
-/// An answer is counted as long as most of it waits: HTTP/2 has no copy of all that a client allows it to send.
+/// A response is counted while most of it is unsent: HTTP/2 does not buffer everything that the client's window
+/// allows.
 #[tokio::test]
 async fn answers_that_wait_to_be_sent_are_counted() {
     const ANSWERS: usize = 100;
@@ -160,7 +161,7 @@ async fn answers_that_wait_to_be_sent_are_counted() {
         })
         .collect();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    // The system's buffers take some of them.
+    // The system's buffers hold some of them.
     let counted = (free - room.available()) / (300_000 / 1024);
     assert!(counted > ANSWERS / 2, "{counted} of {ANSWERS}");
     is_deaf.store(false, Ordering::Relaxed);
@@ -171,9 +172,9 @@ async fn answers_that_wait_to_be_sent_are_counted() {
     world.running.stop().await;
 }
 
-/// What is on its way on a fast connection is much more than such a reader takes in a minute.
+/// The data in transit on a fast connection is much more than such a client reads in a minute.
 #[tokio::test]
-async fn slow_readers_on_fast_connections_get_all_of_it() {
+async fn slow_readers_on_fast_connections_get_the_whole_response() {
     let (world, address, identity) = listening().await;
     fill(&world, 30, 900_000).await;
     let whole = world.admin().get(CONFIG_MAPS).await.bytes.len();
@@ -205,9 +206,9 @@ async fn slow_readers_on_fast_connections_get_all_of_it() {
     world.running.stop().await;
 }
 
-/// The end of an answer that a client has no window for must not keep a connection for ever.
+/// The unsent end of a response must not keep a connection open forever.
 #[tokio::test]
-async fn a_connection_ends_though_the_last_of_an_answer_is_not_taken() {
+async fn a_connection_ends_although_a_response_is_not_read_to_its_end() {
     let (world, address, identity) = listening().await;
     fill(&world, 1, 10_000).await;
     let places = &world.running.server.limits.exempt.connections;
@@ -229,7 +230,7 @@ async fn a_connection_ends_though_the_last_of_an_answer_is_not_taken() {
     world.running.stop().await;
 }
 
-/// One that is read slowly is in use: its connection takes other requests, however long it lasts.
+/// A slowly read response counts as use: its connection accepts other requests as long as it lasts.
 #[tokio::test]
 async fn a_connection_with_an_answer_that_is_read_slowly_stays() {
     let (world, address, identity) = listening().await;

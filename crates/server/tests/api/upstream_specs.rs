@@ -1,4 +1,4 @@
-//! What upstream's conformance specs of API machinery check of kinds that are served here.
+//! Checks of upstream's conformance specs of API machinery, for the kinds of this server.
 
 use crate::support::*;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ async fn duplicates_in_an_applied_configuration_are_reported_with_their_lines() 
     let said = admin.send("PATCH", &format!("{path}&{STRICT}"), APPLY, text.clone()).await.refused(400, "BadRequest");
     assert_eq!(said, format!("error strict decoding patch: {lines}"));
     assert_eq!(names(&admin.get(CONFIG_MAPS).await.expect(200)), Vec::<String>::new());
-    // Clients send JSON, too, which is YAML.
+    // Clients also send JSON, which is valid YAML.
     let body =
         r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "twice"}, "data": {"a": "1", "a": "2"}}"#;
     let said = admin.send("PATCH", &format!("{path}&{STRICT}"), APPLY, body).await.refused(400, "BadRequest");
@@ -63,7 +63,7 @@ async fn duplicates_in_an_applied_configuration_are_reported_with_their_lines() 
     warned.expect(201);
 }
 
-/// The texts of the warnings of an answer.
+/// The texts of the warnings of a response.
 fn sentences(reply: &Reply) -> Vec<String> {
     let text = |warning: &String| {
         let quoted = warning.strip_prefix("299 - \"")?.strip_suffix('"')?;
@@ -72,8 +72,8 @@ fn sentences(reply: &Reply) -> Vec<String> {
     reply.warnings().iter().filter_map(text).collect()
 }
 
-/// "should detect unknown and duplicate fields of a typed object", in JSON: in the order of the document. A field that is both
-/// unknown and duplicate is unknown.
+/// "should detect unknown and duplicate fields of a typed object", in JSON: in the order of the document. A field that is
+/// both unknown and duplicate is reported as unknown.
 #[tokio::test]
 async fn the_fields_of_a_typed_object_are_reported_in_the_order_of_the_document() {
     let world = World::new().await;
@@ -97,7 +97,7 @@ async fn the_fields_of_a_typed_object_are_reported_in_the_order_of_the_document(
     assert_eq!(sentences(&post("").await), found);
 }
 
-/// The same of patches: duplicate fields first. Operations of a JSON patch have fields of their own.
+/// For patches, duplicate fields are reported first. The operations of a JSON patch are checked for unknown fields too.
 #[tokio::test]
 async fn the_fields_of_a_patch_are_reported_with_duplicates_first() {
     let world = World::new().await;
@@ -179,8 +179,8 @@ async fn published(schema: Value) -> Value {
     admin.get("/openapi/v2").await.expect(200)["definitions"]["io.x.v1.Gear"].clone()
 }
 
-/// "works for CRD without validation schema" and "works for CRD preserving unknown fields at the schema root": a definition with
-/// properties would let kubectl refuse all others.
+/// "works for CRD without validation schema" and "works for CRD preserving unknown fields at the schema root": with
+/// published properties, kubectl would refuse all other fields.
 #[tokio::test]
 async fn openapi_v2_describes_a_resource_with_any_fields_as_an_object() {
     let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
@@ -190,7 +190,7 @@ async fn openapi_v2_describes_a_resource_with_any_fields_as_an_object() {
     for schema in [any.clone(), described] {
         assert_eq!(published(schema).await, json!({"type": "object", "x-kubernetes-group-version-kind": kind}));
     }
-    // Further down the words stay, without the properties.
+    // In nested schemas the extension stays, without the properties.
     let mut nested = any.clone();
     nested["properties"] = json!({"size": {"type": "string"}});
     let schema = json!({"type": "object", "properties": {"spec": nested}});
@@ -199,7 +199,7 @@ async fn openapi_v2_describes_a_resource_with_any_fields_as_an_object() {
 
 /// "should return a 406 for a backend which does not implement metadata".
 #[tokio::test]
-async fn what_is_no_table_is_not_sent_as_one() {
+async fn objects_without_table_form_are_not_sent_as_tables() {
     let world = World::new().await;
     let admin = world.admin();
     admin.post("/api/v1/namespaces/default/serviceaccounts", &json!({"metadata": {"name": "a"}})).await.expect(201);
@@ -212,7 +212,7 @@ async fn what_is_no_table_is_not_sent_as_one() {
         refused.post(reviews, &review).await.refused(406, "NotAcceptable");
         refused.post(tokens, &json!({})).await.refused(406, "NotAcceptable");
         refused.get(&format!("{SETS}/s/scale")).await.refused(406, "NotAcceptable");
-        // A client that takes an object as well gets it.
+        // A client that also accepts an object gets the object.
         let other = admin.header("accept", &format!("{form},application/json"));
         assert_eq!(other.post(reviews, &review).await.expect(201)["status"]["allowed"], true);
         assert_eq!(other.get(&format!("{SETS}/s/scale")).await.expect(200)["kind"], "Scale");

@@ -1,4 +1,4 @@
-//! What may be written about volumes, claims and classes: scenarios I, J and L of the volumes' digest.
+//! Rules for writes of PVs, claims and classes: scenarios I, J and L of the volumes' digest.
 
 use crate::support::*;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ const VOLUMES: &str = "/api/v1/persistentvolumes";
 const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 const ATTRIBUTES: &str = "/apis/storage.k8s.io/v1/volumeattributesclasses";
 
-/// A volume of a CSI driver; `spec` is laid over it.
+/// A PV of a CSI driver, merged with `spec`.
 fn volume(name: &str, spec: Value) -> Value {
     let mut volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": {
         "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "csi": {"driver": "x.io", "volumeHandle": "h"},
@@ -18,7 +18,7 @@ fn volume(name: &str, spec: Value) -> Value {
     volume
 }
 
-/// A claim that is bound, as its status says.
+/// Creates a claim whose status says that it is bound.
 async fn bound_claim(admin: &Api, name: &str, class: &str) -> String {
     let path = format!("{CLAIMS}/{name}");
     let mut claim = claim(name, class, "2Gi");
@@ -92,11 +92,11 @@ async fn l7_l9_l10_l12_l15_claims_change_only_as_allowed() {
     ] {
         admin.patch(&path, MERGE, &set(spec)).await.refused(422, "Invalid");
     }
-    // The status has its own door, through which metadata comes along and the spec does not.
+    // The status has its own subresource, which also changes metadata, but not the spec.
     let both = json!({"metadata": {"annotations": {"a": "b"}}, "spec": {"volumeName": "z"}});
     let stored = admin.patch(&format!("{path}/status"), MERGE, &both).await.expect(200);
     assert_eq!((&stored["metadata"]["annotations"]["a"], &stored["spec"]["volumeName"]), (&json!("b"), &json!("x")));
-    // A source is given in either field and shown in both.
+    // A data source is written in either field and returned in both.
     let source = json!({"kind": "PersistentVolumeClaim", "name": "c"});
     let mut copy = claim("copy", "x", "1Gi");
     copy["spec"]["dataSourceRef"] = source.clone();

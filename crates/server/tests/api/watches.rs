@@ -1,4 +1,4 @@
-//! Watches: nothing missed, nothing twice, in every form.
+//! Watches: no event is missing or repeated, in every form.
 
 use crate::support::*;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ async fn set(admin: &Api, name: &str, patch: Value) -> Value {
     admin.patch(&format!("{CONFIG_MAPS}/{name}"), MERGE, &patch).await.expect(200)
 }
 
-/// A world whose `default` namespace has no ConfigMaps.
+/// A world without ConfigMaps in the namespace `default`.
 async fn world() -> (World, Api) {
     let world = World::new().await;
     let admin = world.admin();
@@ -27,7 +27,7 @@ async fn from_a_version_on() {
     let mut watching = admin.watch(&format!("{CONFIG_MAPS}?watch=true&resourceVersion={}", version(&first))).await;
     assert_eq!(watching.next().await, json!({"type": "MODIFIED", "object": second}));
     let gone = watching.next().await;
-    // The last state, at the revision that deleted it.
+    // The last state, with the revision of its deletion.
     let mut last = second.clone();
     last["metadata"]["resourceVersion"] = json!((before_delete + 1).to_string());
     assert_eq!(gone["type"], "DELETED");
@@ -36,19 +36,19 @@ async fn from_a_version_on() {
     watching.quiet().await;
     admin.post(CONFIG_MAPS, &config_map("b")).await.expect(201);
     assert_eq!(watching.word().await, "ADDED b");
-    // Another namespace and another kind are not part of it.
+    // Changes of other namespaces and kinds are not included.
     world.namespace("other").await;
     admin.post("/api/v1/namespaces/other/configmaps", &config_map("c")).await.expect(201);
     admin.post("/api/v1/namespaces/default/secrets", &json!({"metadata": {"name": "s"}})).await.expect(201);
     watching.quiet().await;
-    // The old paths still work.
+    // The old watch paths still work.
     let mut old =
         admin.watch(&format!("/api/v1/watch/namespaces/default/configmaps?resourceVersion={before_delete}")).await;
     assert_eq!(old.word().await, "DELETED a");
 }
 
 #[tokio::test]
-async fn without_a_version_the_present_comes_first() {
+async fn without_a_version_the_initial_list_comes_first() {
     let (world, admin) = world().await;
     for name in ["a", "b"] {
         admin.post(CONFIG_MAPS, &config_map(name)).await.expect(201);
@@ -64,7 +64,7 @@ async fn without_a_version_the_present_comes_first() {
 }
 
 #[tokio::test]
-async fn streaming_lists_say_when_the_present_ends() {
+async fn streaming_lists_mark_the_end_of_the_initial_list() {
     let (world, admin) = world().await;
     for name in ["a", "b"] {
         admin.post(CONFIG_MAPS, &config_map(name)).await.expect(201);
@@ -83,7 +83,7 @@ async fn streaming_lists_say_when_the_present_ends() {
         assert_eq!(version(&end["object"]), now);
         watching.quiet().await;
     }
-    // In metadata form and as a table it is the same.
+    // The same as metadata and as table.
     for (accept, kind) in [(METADATA, "PartialObjectMetadata"), (TABLE, "Table")] {
         let mut watching = admin.header("accept", accept).watch(&format!("{CONFIG_MAPS}?{query}")).await;
         for _ in 0..2 {
@@ -94,7 +94,7 @@ async fn streaming_lists_say_when_the_present_ends() {
         assert_eq!(end["type"], "BOOKMARK");
         assert_eq!(object["metadata"]["annotations"], json!({"k8s.io/initial-events-end": "true"}), "{end}");
     }
-    // Without the initial events a watch begins at its version, or now.
+    // Without initial events a watch starts at its version, or now.
     let quiet = "watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan";
     let mut watching = admin.watch(&format!("{CONFIG_MAPS}?{quiet}")).await;
     watching.quiet().await;
@@ -117,7 +117,7 @@ async fn bookmarks_tell_how_far_a_quiet_watch_is() {
     assert!(mark["object"]["metadata"].get("annotations").is_none());
     assert_eq!(mark["object"]["kind"], "ConfigMap");
     without.quiet().await;
-    // A watch resumed from a bookmark misses nothing.
+    // A watch resumed from a bookmark misses no event.
     let mut resumed = admin.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", version(&mark["object"]))).await;
     admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
     for watching in [&mut with, &mut without, &mut resumed] {
@@ -132,7 +132,7 @@ async fn a_watch_ends_in_time_even_when_busy() {
     let mut quiet = admin.watch(&format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=7")).await;
     assert_eq!(quiet.maybe().await, None);
     assert_eq!(started.elapsed().as_secs(), 7);
-    // A stream that always has something to say ends all the same.
+    // A stream with constant events ends too.
     let mut busy = admin.watch(&format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=7")).await;
     for at in 0..100 {
         admin.post(CONFIG_MAPS, &config_map(&format!("m-{at}"))).await.expect(201);
@@ -145,9 +145,10 @@ async fn a_watch_ends_in_time_even_when_busy() {
     panic!("a busy watch never ended");
 }
 
-/// Who begins to listen only when its time is up hears what had happened by then: silence would mean that there was nothing.
+/// A client that starts to read after the deadline gets the events before it: silence would mean that there were
+/// none.
 #[tokio::test(start_paused = true)]
-async fn what_happened_in_time_is_told_however_late_it_is_listened_to() {
+async fn events_before_the_deadline_are_sent_to_late_readers() {
     let (world, admin) = world().await;
     let from = world.store.revision();
     admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
@@ -158,9 +159,9 @@ async fn what_happened_in_time_is_told_however_late_it_is_listened_to() {
 }
 
 #[tokio::test]
-async fn a_watch_for_ever_is_one_for_long() {
+async fn the_timeout_of_a_watch_is_limited() {
     let (_world, admin) = world().await;
-    // The largest that can be written, the largest that upstream's type holds, and one that no clock overflows at.
+    // The largest value that can be written, the largest of upstream's type, and one that is near the clock's limit.
     for seconds in [u64::MAX, i64::MAX.cast_unsigned(), 1 << 40] {
         let mut watching = admin.watch(&format!("{CONFIG_MAPS}?watch=1&timeoutSeconds={seconds}")).await;
         watching.quiet().await;
@@ -188,7 +189,7 @@ async fn selections_are_entered_and_left() {
     admin.delete(&format!("{CONFIG_MAPS}/a")).await.expect(200);
     assert_eq!(by_label.next().await, json!({"type": "ADDED", "object": entered}));
     assert_eq!(by_label.next().await, json!({"type": "MODIFIED", "object": changed}));
-    // Who leaves is shown as it was last seen, at the revision at which it left.
+    // An object that leaves is sent in its last state, with the revision at which it left.
     let mut seen_last = changed.clone();
     seen_last["metadata"]["resourceVersion"] = left["metadata"]["resourceVersion"].clone();
     assert_eq!(by_label.next().await, json!({"type": "DELETED", "object": seen_last}));
@@ -263,7 +264,7 @@ async fn forms_of_events() {
 }
 
 #[tokio::test]
-async fn too_old_is_said_in_an_event_and_ends_the_watch() {
+async fn a_compacted_version_gives_an_error_event_and_ends_the_watch() {
     let (world, admin) = world().await;
     let first = admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
     for at in 0..5 {
@@ -286,7 +287,7 @@ async fn too_old_is_said_in_an_event_and_ends_the_watch() {
 }
 
 #[tokio::test]
-async fn a_slow_watcher_is_cut_and_hurts_nobody() {
+async fn a_slow_watcher_is_ended_without_affecting_others() {
     let bounds = store::Bounds { events_max: 200, ..store::Bounds::default() };
     let options = store::Options { bounds, ..store::Options::default() };
     let world = World::with(store::Volatile::new(server::codec::finish, options), identity()).await;
@@ -302,16 +303,16 @@ async fn a_slow_watcher_is_cut_and_hurts_nobody() {
         set(&admin, "a", json!({"data": {"key": at.to_string()}})).await;
         assert_eq!(quick.next().await["object"]["data"]["key"], at.to_string());
     }
-    // What was kept is gone for the slow one; it is told, not fed with a gap.
+    // The events of the slow watcher were compacted: it gets an error, not a gap.
     let event = slow.next().await;
     assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
     assert_eq!(slow.maybe().await, None);
 }
 
-/// Who did not listen while its events were forgotten gets no bookmark after them, from which it would go on without a word; also
-/// not at the end of its time.
+/// A watcher that did not read while its events were compacted gets no later bookmark, because it would resume there
+/// without noticing. The same applies at its deadline.
 #[tokio::test(start_paused = true)]
-async fn no_bookmark_steps_over_what_was_forgotten() {
+async fn no_bookmark_skips_compacted_events() {
     let (world, admin) = world().await;
     for (timeout_s, silent_s) in [(100, 101), (1000, 61)] {
         admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
@@ -331,8 +332,8 @@ async fn no_bookmark_steps_over_what_was_forgotten() {
     }
 }
 
-/// One write may be charged to two quotas, and both then have its version: who heard of one of them and goes on there hears of the
-/// other. What it heard of already may come again.
+/// One write may change two quotas, which then have the same version. A watch that resumes at this version gets the
+/// other one. It may get the first one again.
 #[tokio::test]
 async fn a_watch_goes_on_between_two_quotas_of_one_version() {
     let (world, admin) = world().await;
@@ -363,7 +364,7 @@ async fn a_watch_goes_on_between_two_quotas_of_one_version() {
             resumed.quiet().await;
         }
     }
-    // Where a version is that of one quota, nothing comes twice.
+    // If a version belongs to one quota only, nothing is repeated.
     let patch = json!({"metadata": {"labels": {"a": "b"}}});
     let alone = admin.patch(&format!("{quotas}/q-1"), MERGE, &patch).await.expect(200);
     let mut watching = admin.watch(&format!("{quotas}?watch=1&resourceVersion={}", version(&alone))).await;
@@ -396,7 +397,7 @@ async fn both_views_of_events_are_the_same_objects() {
         (&json!("p"), &json!("it runs"), &json!(2))
     );
     assert_eq!(admin.get(&format!("{newer}/e")).await.expect(200), seen);
-    // It can be changed in the other view right after it was written.
+    // The object can be changed in the other API version right after its write.
     let label = json!({"metadata": {"labels": {"seen": "yes"}}});
     let patched = admin.patch(&format!("{newer}/e"), MERGE, &label).await.expect(200);
     assert_eq!((&patched["apiVersion"], &patched["note"]), (&json!("events.k8s.io/v1"), &json!("it runs")));
@@ -414,7 +415,7 @@ async fn both_views_of_events_are_the_same_objects() {
     assert_eq!(names(&chosen), ["f"]);
     let chosen = admin.get(&format!("{newer}?fieldSelector=regarding.name%3Dp")).await.expect(200);
     assert_eq!(names(&chosen), ["e"]);
-    // Each view selects by its own fields, whichever was asked first.
+    // Each API version selects by its own fields, in any order of requests.
     for (view, fields, wanted) in [
         (newer, "type=Normal", &["e", "f"][..]),
         (newer, "type=Warning", &[]),
@@ -431,7 +432,7 @@ async fn both_views_of_events_are_the_same_objects() {
     assert_eq!((&gone["type"], &gone["object"]["apiVersion"]), (&json!("DELETED"), &json!("v1")));
 }
 
-/// What a watcher knows: name to resourceVersion, kept by applying events with all the suspicion that they deserve.
+/// The state of a watcher: name to resourceVersion, updated by events, with checks for impossible events.
 #[derive(Default)]
 struct Known {
     objects: BTreeMap<String, u64>,
@@ -462,7 +463,8 @@ impl Known {
     }
 }
 
-/// Several writers, several watchers that break off and come back at their last version; in the end all know the same.
+/// Several writers, and several watchers that disconnect and resume at their last version. At the end all watchers
+/// have the same state.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn under_many_writers_nothing_is_missed_and_nothing_comes_twice() {
     const WRITERS: usize = 4;
@@ -472,7 +474,7 @@ async fn under_many_writers_nothing_is_missed_and_nothing_comes_twice() {
     let watchers: Vec<_> = (0..4_usize)
         .map(|watcher| {
             let admin = admin.clone();
-            // Every second watcher looks at a selection only.
+            // Every second watcher uses a selector.
             let selector = if watcher % 2 == 0 { "" } else { "&labelSelector=on%3Dtrue" };
             tokio::spawn(async move {
                 let mut known = Known { at: start, ..Known::default() };
@@ -498,7 +500,7 @@ async fn under_many_writers_nothing_is_missed_and_nothing_comes_twice() {
             let admin = admin.clone();
             tokio::spawn(async move {
                 for step in 0..STEPS {
-                    // Names are shared, so writers meet.
+                    // Names are shared, so that writers conflict.
                     let name = format!("m-{}", (step * 7 + writer) % 10);
                     let path = format!("{CONFIG_MAPS}/{name}");
                     let on = ((step + writer) % 3 != 0).to_string();

@@ -1,4 +1,4 @@
-//! Create and update: names, versions, preconditions, generations, what belongs to whom.
+//! Create and update: names, versions, preconditions, generations, ownership.
 
 use crate::support::*;
 use serde_json::{Value, json};
@@ -79,7 +79,7 @@ async fn what_cannot_be_created() {
 async fn generated_names_are_new_and_fit() {
     let world = World::new().await;
     let admin = world.admin();
-    // The test's suffixes count: taken names are skipped.
+    // The suffixes count up in this test: taken names are skipped.
     for taken in ["job-00000", "job-00001"] {
         admin.post(CONFIG_MAPS, &config_map(taken)).await.expect(201);
     }
@@ -90,7 +90,7 @@ async fn generated_names_are_new_and_fit() {
     let long = json!({"metadata": {"generateName": "x".repeat(80)}});
     let made = admin.post(CONFIG_MAPS, &long).await.expect(201);
     assert_eq!(text(&made, "/metadata/name").len(), 63);
-    // A name that is given wins.
+    // A given name takes precedence.
     let both = json!({"metadata": {"name": "own", "generateName": "job-"}});
     assert_eq!(admin.post(CONFIG_MAPS, &both).await.expect(201)["metadata"]["name"], "own");
 }
@@ -151,7 +151,7 @@ async fn only_one_of_many_writers_of_a_version_wins() {
     let codes = futures::future::join_all(writes).await;
     assert_eq!(codes.iter().filter(|code| **code == 200).count(), 1, "{codes:?}");
     assert_eq!(codes.iter().filter(|code| **code == 409).count(), 19, "{codes:?}");
-    // Patches without a version all land.
+    // Patches without a version all succeed.
     let patches = (0..20).map(|writer| {
         let (admin, path) = (admin.clone(), path.clone());
         async move { admin.patch(&path, MERGE, &json!({"data": {writer.to_string(): "here"}})).await.expect(200) }
@@ -313,7 +313,7 @@ async fn a_dry_run_answers_as_if_and_changes_nothing() {
         said,
         "CreateOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: \"Some\": supported values: \"All\""
     );
-    // What is no dry run that anybody knows is not the deed itself.
+    // Invalid values of dryRun must not cause a real write.
     for word in ["all", "", "None"] {
         let options = json!({"dryRun": [word]});
         let eviction = json!({"metadata": {"name": "p"}, "deleteOptions": options});
@@ -358,7 +358,7 @@ async fn pods_change_in_the_few_ways_they_may() {
         let said = admin.patch(&path, STRATEGIC, &patch).await.refused(422, "Invalid");
         assert!(said.contains("pod updates may not change fields other than"), "{patch}: {said}");
     }
-    // Scheduling goes through binding.
+    // Scheduling uses the binding subresource.
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n-1"}});
     admin.post(&format!("{path}/binding"), &binding).await.expect(201);
     let bound = admin.get(&path).await.expect(200);
@@ -369,7 +369,7 @@ async fn pods_change_in_the_few_ways_they_may() {
     assert_eq!(said, "Operation cannot be fulfilled on pods/binding \"p\": pod p is already assigned to node \"n-1\"");
 }
 
-/// A17: the generation counts changes of what is wanted, nothing else.
+/// A17: the generation counts changes of the spec only.
 #[tokio::test]
 async fn labels_and_status_leave_the_generation() {
     let world = World::new().await;
@@ -387,7 +387,7 @@ async fn labels_and_status_leave_the_generation() {
     }
 }
 
-/// A26: the ways of clients that handle many sets at once.
+/// A26: operations of clients that handle many sets at once.
 #[tokio::test]
 async fn sets_are_listed_patched_and_deleted_by_label() {
     let world = World::new().await;

@@ -1,14 +1,16 @@
-//! KEP-2644 for the plugin inside: volumes that are directories, which the binder makes and deletes.
+//! KEP-2644 for the in-tree plugin, whose volumes are directories that the binder creates and deletes.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, claim, has_finalizer, retention, set, the};
-use crate::world::HONOURS;
+use super::operator::{
+    CLAIM, NAMESPACE, Operator, StoryResult, VOLUME, claim, has_finalizer, object_ref, retention, set,
+};
+use crate::world::RECLAIM_GATE;
 use object::access::{Access, name};
 use object::{Value, json};
 use plan::reclaim::FINALIZER;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What the document says of in-tree volumes holds for those that the plugin made, and for those that a person made.
+/// Who made a volume. The KEP's rules for in-tree volumes apply to both.
 #[derive(Clone, Copy, PartialEq)]
 enum Maker {
     Plugin,
@@ -20,7 +22,7 @@ fn policy(policy: &str) -> Value {
 }
 
 impl Operator {
-    /// Classes of the plugin inside, one for each policy.
+    /// Creates one StorageClass of the in-tree plugin for each reclaim policy.
     pub async fn prepare_inside(&self) {
         for (named, policy) in [("inside", "Delete"), ("inside-kept", "Retain")] {
             self.create(json!({
@@ -31,7 +33,7 @@ impl Operator {
         }
     }
 
-    /// A claim with a directory of this policy; its volume.
+    /// Creates a claim with a directory of this policy. Returns its volume.
     async fn claimed_inside(&self, named: &str, maker: Maker, policy: &str) -> Result<Value, String> {
         let class = if policy == "Delete" { "inside" } else { "inside-kept" };
         let mut wanted = claim(named, class);
@@ -50,8 +52,8 @@ impl Operator {
         }
         self.create(wanted).await;
         let volume = self.volume_of(named).await?;
-        if maker == Maker::Plugin && policy == "Delete" && self.world.controller_gates().on(HONOURS) {
-            self.until_held(&volume, FINALIZER).await?;
+        if maker == Maker::Plugin && policy == "Delete" && self.world.controller_gates().on(RECLAIM_GATE) {
+            self.until_finalizer(&volume, FINALIZER).await?;
         }
         Ok(volume)
     }
@@ -61,7 +63,7 @@ impl Operator {
         found.is_some_and(|volume| has_finalizer(&volume, FINALIZER))
     }
 
-    async fn until_phase(&self, volume: &Value, phase: &str) -> Told {
+    async fn until_phase(&self, volume: &Value, phase: &str) -> StoryResult {
         self.until(&format!("{} is {phase}", name(volume)), |checker| {
             checker.get(VOLUME, "", name(volume)).is_some_and(|it| it.text(&["status", "phase"]) == phase)
         })
@@ -69,8 +71,8 @@ impl Operator {
     }
 }
 
-/// Claims go again before they have their volume, at any moment of its making: no directory is left behind.
-pub async fn given_up_inside(me: Operator) -> Told {
+/// Claims are deleted at different moments of provisioning. No directory must remain.
+pub async fn given_up_inside(me: Operator) -> StoryResult {
     me.prepare_inside().await;
     for moment in ["asked", "made", "saved", "bound"] {
         me.create(claim(moment, "inside")).await;
@@ -85,16 +87,16 @@ pub async fn given_up_inside(me: Operator) -> Told {
             }
         };
         me.until(moment, is_so).await?;
-        me.delete(&the(CLAIM, moment), "").await;
-        me.until_gone(&the(CLAIM, moment)).await?;
+        me.delete(&object_ref(CLAIM, moment), "").await;
+        me.until_gone(&object_ref(CLAIM, moment)).await?;
         me.until_handles(&BTreeSet::new()).await?;
     }
     Ok(())
 }
 
-/// H1, H3, H6, H10: volume and claim go in either order, and the policy is edited in between, back and forth. What it says when the claim has
-/// gone counts.
-pub async fn reclaimed_inside(me: Operator) -> Told {
+/// H1, H3, H6, H10: PV and claim are deleted in either order, with edits of the policy in between. The policy at the
+/// time of the claim's deletion applies.
+pub async fn reclaimed_inside(me: Operator) -> StoryResult {
     const ORDERS: [&[&str]; 7] = [
         &["claim", "volume"],
         &["volume", "claim"],
@@ -109,7 +111,7 @@ pub async fn reclaimed_inside(me: Operator) -> Told {
     for (maker, makers) in [(Maker::Plugin, "made"), (Maker::Person, "by-hand")] {
         for (from, to) in [("Delete", "Retain"), ("Retain", "Delete")] {
             for (at, order) in ORDERS.iter().enumerate() {
-                // What is to be deleted is gone with its claim.
+                // With policy Delete the PV is deleted when its claim is.
                 if from == "Delete" && order.contains(&"released") {
                     continue;
                 }
@@ -117,13 +119,13 @@ pub async fn reclaimed_inside(me: Operator) -> Told {
                 let volume = me.claimed_inside(&named, maker, from).await?;
                 let path = me.handle(&volume);
                 me.expect(
-                    "none but a volume that the plugin made is held",
+                    "only volumes that the plugin made have the finalizer",
                     maker == Maker::Plugin || !me.is_held(&volume),
                 )?;
                 let mut last = from;
                 for step in *order {
                     match *step {
-                        "claim" => drop(me.delete(&the(CLAIM, &named), "").await),
+                        "claim" => drop(me.delete(&object_ref(CLAIM, &named), "").await),
                         "volume" => drop(me.delete(&volume, "").await),
                         "released" => me.until_phase(&volume, "Released").await?,
                         edit => {
@@ -132,7 +134,7 @@ pub async fn reclaimed_inside(me: Operator) -> Told {
                         }
                     }
                 }
-                me.until_gone(&the(CLAIM, &named)).await?;
+                me.until_gone(&object_ref(CLAIM, &named)).await?;
                 me.until_gone_for_good(&volume).await?;
                 if last == "Retain" {
                     left.insert(path);
@@ -143,58 +145,60 @@ pub async fn reclaimed_inside(me: Operator) -> Told {
     me.until_handles(&left).await
 }
 
-/// R3, R4: claims of a set, and their directories, go with replicas that are scaled away, and with the set.
-pub async fn set_inside(me: Operator) -> Told {
+/// R3, R4: claims of a set and their directories are deleted with replicas that are scaled away, and with the set.
+pub async fn set_inside(me: Operator) -> StoryResult {
     me.prepare_inside().await;
-    let web = the("StatefulSet", "web");
+    let web = object_ref("StatefulSet", "web");
     me.create(set("web", 3, "inside", retention("Delete", "Delete"))).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     let kept = me.holdings(&["data-web-0"]);
     me.scale("web", 1).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.until_claims(&["data-web-0"]).await?;
     me.until_volumes(1).await?;
-    me.expect("the first is as it was", kept == me.holdings(&["data-web-0"]))?;
+    me.expect("the first claim is unchanged", kept == me.holdings(&["data-web-0"]))?;
     me.scale("web", 2).await;
-    me.until_whole("web").await?;
-    // One is told to go while its pod runs: it waits for its claim, and that for the pod.
+    me.until_complete("web").await?;
+    // A PV that is deleted while its pod runs waits for the claim, and the claim for the pod.
     let second = me.volume_of("data-web-1").await?;
     me.delete(&second, "").await;
     me.pause(Duration::from_secs(5)).await;
     let waits = me.world.checker().get(VOLUME, NAMESPACE, name(&second)).is_none()
         && me.world.checker().get(VOLUME, "", name(&second)).is_some();
-    me.expect("a volume in use waits", waits)?;
+    me.expect("a PV in use is not removed", waits)?;
     me.delete(&web, "Foreground").await;
     me.until_claims(&[]).await?;
     me.until_volumes(0).await?;
     me.until_handles(&BTreeSet::new()).await
 }
 
-/// H8: the gate of the binder goes off and on, between any two steps of a reclaim.
-pub async fn inside_rollback(me: Operator) -> Told {
+/// H8: the gate of the binder goes off and on between any two steps of a reclaim.
+pub async fn inside_rollback(me: Operator) -> StoryResult {
     me.prepare_inside().await;
     let mut left = BTreeSet::new();
-    // Held, and off: what holds it is left over, and it is taken up when the gate is on again.
+    // PVs with a finalizer from before the gate went off. The finalizer stays, and the binder continues when the gate
+    // is on again.
     for named in ["first", "second"] {
         let volume = me.claimed_inside(named, Maker::Plugin, "Delete").await?;
         if named == "first" {
-            me.controllers_with(HONOURS, false).await;
+            me.controllers_with(RECLAIM_GATE, false).await;
             me.delete(&volume, "").await;
         } else {
             me.delete(&volume, "").await;
-            me.controllers_with(HONOURS, false).await;
+            me.controllers_with(RECLAIM_GATE, false).await;
         }
-        me.delete(&the(CLAIM, named), "").await;
-        me.until_gone(&the(CLAIM, named)).await?;
+        me.delete(&object_ref(CLAIM, named), "").await;
+        me.until_gone(&object_ref(CLAIM, named)).await?;
         me.until_phase(&volume, "Released").await?;
         me.pause(Duration::from_secs(30)).await;
-        me.expect("it is held, with its data", me.is_held(&volume) && me.has_data(&volume))?;
-        me.controllers_with(HONOURS, true).await;
+        me.expect("the PV has its finalizer and its data", me.is_held(&volume) && me.has_data(&volume))?;
+        me.controllers_with(RECLAIM_GATE, true).await;
         me.until_gone_for_good(&volume).await?;
     }
     me.until_left(&left).await?;
-    // Made while it is off, and not held: as ever if its claim goes first, and left behind if it goes first itself.
-    me.controllers_with(HONOURS, false).await;
+    // PVs made with the gate off have no finalizer. Their data is deleted if the claim is deleted first, and stays if
+    // the PV is deleted first.
+    me.controllers_with(RECLAIM_GATE, false).await;
     let (usual, reversed) = (
         me.claimed_inside("usual", Maker::Plugin, "Delete").await?,
         me.claimed_inside("reversed", Maker::Plugin, "Delete").await?,
@@ -202,39 +206,40 @@ pub async fn inside_rollback(me: Operator) -> Told {
     let late = me.claimed_inside("late", Maker::Plugin, "Delete").await?;
     let saved = me.claimed_inside("saved", Maker::Plugin, "Delete").await?;
     let new = me.claimed_inside("new", Maker::Plugin, "Delete").await?;
-    me.delete(&the(CLAIM, "usual"), "").await;
+    me.delete(&object_ref(CLAIM, "usual"), "").await;
     me.until_gone(&usual).await?;
     left.insert(me.handle(&reversed));
     me.delete(&reversed, "").await;
-    me.delete(&the(CLAIM, "reversed"), "").await;
+    me.delete(&object_ref(CLAIM, "reversed"), "").await;
     me.until_gone_for_good(&reversed).await?;
-    // On again before their claims go: nothing can hold them any more, and they are deleted all the same, unless they are to stay.
+    // The gate is on again before the claims are deleted. A terminating PV cannot get a finalizer any more, but the
+    // binder deletes its data unless the policy is Retain.
     me.delete(&late, "").await;
     me.delete(&saved, "").await;
-    me.controllers_with(HONOURS, true).await;
+    me.controllers_with(RECLAIM_GATE, true).await;
     me.patch(&saved, policy("Retain")).await;
     left.insert(me.handle(&saved));
     for (named, volume) in [("late", &late), ("saved", &saved)] {
-        me.delete(&the(CLAIM, named), "").await;
+        me.delete(&object_ref(CLAIM, named), "").await;
         me.until_gone_for_good(volume).await?;
     }
-    me.until_held(&new, FINALIZER).await?;
+    me.until_finalizer(&new, FINALIZER).await?;
     me.delete(&new, "").await;
-    me.delete(&the(CLAIM, "new"), "").await;
+    me.delete(&object_ref(CLAIM, "new"), "").await;
     me.until_gone_for_good(&new).await?;
     me.until_left(&left).await
 }
 
 impl Operator {
-    /// Waits until these are left. What was left behind while policies were not honoured goes after all with a volume that came once more, by a
-    /// request that was late: its policy is Delete.
-    async fn until_left(&self, left: &BTreeSet<String>) -> Told {
-        let has_returned = |path: &str| {
+    /// Waits until exactly these directories are left. A directory that was left while the gate was off may still be
+    /// deleted, if a late request creates its PV again with policy Delete.
+    async fn until_left(&self, left: &BTreeSet<String>) -> StoryResult {
+        let may_be_recreated = |path: &str| {
             let uid = path.rsplit('/').next().unwrap_or_default();
-            self.world.ledger.has_returned(&format!("pvc-{uid}"))
+            self.world.commit_checker.may_be_recreated(&format!("pvc-{uid}"))
         };
         let there = self.world.driver.handles();
-        let wanted = left.iter().filter(|path| there.contains(*path) || !has_returned(path)).cloned().collect();
+        let wanted = left.iter().filter(|path| there.contains(*path) || !may_be_recreated(path)).cloned().collect();
         self.until_handles(&wanted).await
     }
 
@@ -243,12 +248,12 @@ impl Operator {
     }
 }
 
-/// H8, version skew: binder and provisioner are processes of their own, and each honours policies or not. What becomes of a directory is up to
-/// the binder, what becomes of a driver's volume to the provisioner; and it is what they are when the claim goes that counts.
-pub async fn inside_skew(me: Operator) -> Told {
+/// H8, version skew: binder and provisioner are separate processes with separate gates. The binder decides about
+/// directories and the provisioner about driver volumes, each by its gate at the time of the claim's deletion.
+pub async fn inside_skew(me: Operator) -> StoryResult {
     me.prepare_inside().await;
     let mut left = BTreeSet::new();
-    // What each honours when volumes are made and told to go, and what when the claims go.
+    // Gates of (binder, provisioner) at creation and deletion of the PV, and at deletion of the claim.
     let steps = [
         ((true, false), (true, false)),
         ((false, true), (false, true)),
@@ -256,7 +261,7 @@ pub async fn inside_skew(me: Operator) -> Told {
         ((false, true), (true, false)),
     ];
     for (at, (before, then)) in steps.into_iter().enumerate() {
-        me.honours_apart(before.0, before.1).await;
+        me.set_reclaim_gates(before.0, before.1).await;
         let mut pairs = Vec::new();
         for (class, finalizer, was, is) in
             [("inside", FINALIZER, before.0, then.0), ("quick", plan::csi::FINALIZER, before.1, then.1)]
@@ -266,9 +271,9 @@ pub async fn inside_skew(me: Operator) -> Told {
                 me.create(claim(&named, class)).await;
                 let volume = me.volume_of(&named).await?;
                 if was {
-                    me.until_held(&volume, finalizer).await?;
+                    me.until_finalizer(&volume, finalizer).await?;
                 } else {
-                    me.until_let_go(&volume, finalizer).await?;
+                    me.until_finalizer_removed(&volume, finalizer).await?;
                 }
                 pairs.push((named, volume, finalizer, order == "reversed", was, is));
             }
@@ -276,18 +281,18 @@ pub async fn inside_skew(me: Operator) -> Told {
         for (_, volume, ..) in pairs.iter().filter(|(.., is_reversed, _, _)| *is_reversed) {
             me.delete(volume, "").await;
         }
-        me.honours_apart(then.0, then.1).await;
+        me.set_reclaim_gates(then.0, then.1).await;
         for (named, volume, finalizer, is_reversed, was, is) in &pairs {
             let path = me.handle(volume);
             let is_driver = *finalizer == plan::csi::FINALIZER;
             if *is_reversed && *is && is_driver {
-                me.until_minded(volume).await?;
+                me.until_recorded(volume).await?;
             } else if *is_reversed && !*is && is_driver {
-                me.until_let_go(volume, finalizer).await?;
+                me.until_finalizer_removed(volume, finalizer).await?;
             }
-            me.delete(&the(CLAIM, named), "").await;
-            me.until_gone(&the(CLAIM, named)).await?;
-            // What holds a directory's volume is left over when the gate goes off, and taken up when it is on again.
+            me.delete(&object_ref(CLAIM, named), "").await;
+            me.until_gone(&object_ref(CLAIM, named)).await?;
+            // A directory's PV keeps its finalizer when the gate goes off, and is handled when the gate is on again.
             let is_stuck = *is_reversed && *was && !*is && !is_driver;
             if is_stuck {
                 me.until_phase(volume, "Released").await?;
@@ -298,7 +303,7 @@ pub async fn inside_skew(me: Operator) -> Told {
                 left.insert(path);
             }
         }
-        me.honours_apart(true, true).await;
+        me.set_reclaim_gates(true, true).await;
         for (_, volume, ..) in &pairs {
             me.until_gone_for_good(volume).await?;
         }

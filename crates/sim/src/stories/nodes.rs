@@ -1,6 +1,6 @@
-//! Nodes that are lost for good, and nodes that come back.
+//! Nodes that are lost for good, and nodes that return.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, pods_of, retention, set, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, StoryResult, object_ref, pods_of, retention, set};
 use object::access::{Access, name, uid};
 use object::{Value, condition, json};
 use std::collections::BTreeSet;
@@ -8,10 +8,11 @@ use std::time::Duration;
 
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// Whatever happens to nodes: no ordinal and no volume is used twice, and the set becomes whole with the claims that it had.
-pub async fn lost(me: Operator) -> Told {
+/// Whatever happens to nodes: no ordinal and no volume is used twice, and the set becomes complete again with the
+/// same claims.
+pub async fn lost(me: Operator) -> StoryResult {
     me.create(set("web", 3, "late", retention("Retain", "Retain"))).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     let claims = me.uids_of_claims();
 
     // The machine is switched off and its Node is deleted.
@@ -20,11 +21,11 @@ pub async fn lost(me: Operator) -> Told {
     me.pause(Duration::from_secs(5)).await;
     me.delete(&node, "").await;
     me.until_deserted(&node).await?;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.create(node.clone()).await;
     me.until_serving(&node).await?;
 
-    // A new Node of the same name comes before anybody can be sure that the old one is gone.
+    // A new Node of the same name is created before the old machine is known to be off.
     let node = me.node_of("web-1")?;
     let pods = me.uids_of_pods();
     me.behave(&node, "down", Some("true")).await;
@@ -34,8 +35,8 @@ pub async fn lost(me: Operator) -> Told {
     me.create(node.clone()).await;
     me.until_serving(&node).await?;
     me.pause(Duration::from_secs(100)).await;
-    me.until_whole("web").await?;
-    me.expect("its pods are those that they were", me.uids_of_pods() == pods)?;
+    me.until_complete("web").await?;
+    me.expect("the pods are unchanged", me.uids_of_pods() == pods)?;
 
     // The machine is off and is declared out of service. Its volume is detached.
     let node = me.node_of("web-2")?;
@@ -46,26 +47,26 @@ pub async fn lost(me: Operator) -> Told {
     });
     me.create(attachment.clone()).await;
     me.behave(&node, "down", Some("true")).await;
-    me.until("it is not ready", |checker| {
+    me.until("the node is not ready", |checker| {
         checker.get("Node", "", name(&node)).is_some_and(|node| !condition::is_true(node, "Ready"))
     })
     .await?;
     me.until_tainted(&node).await?;
     me.until_deserted(&node).await?;
     me.until("its volume is detached", |checker| checker.get("VolumeAttachment", "", "attachment").is_none()).await?;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.behave(&node, "down", None).await;
     me.until_serving(&node).await?;
     me.patch(&node, json!({"spec": {"taints": null}})).await;
-    me.until_whole("web").await?;
-    me.expect("all claims are those that they were", me.uids_of_claims() == claims)
+    me.until_complete("web").await?;
+    me.expect("all claims are unchanged", me.uids_of_claims() == claims)
 }
 
 impl Operator {
     fn node_of(&self, pod: &str) -> Result<Value, String> {
         let checker = self.world.checker();
         let pod = checker.get("Pod", NAMESPACE, pod).ok_or_else(|| format!("there is no pod {pod}"))?;
-        Ok(the("Node", pod.text(&["spec", "nodeName"])))
+        Ok(object_ref("Node", pod.text(&["spec", "nodeName"])))
     }
 
     fn uids_of_claims(&self) -> BTreeSet<String> {
@@ -76,8 +77,8 @@ impl Operator {
         pods_of(&self.world.checker(), NAMESPACE, "web").iter().map(|pod| uid(pod).to_owned()).collect()
     }
 
-    /// Waits until no pod is on a node; or the node is in service again, because its process died and started anew.
-    async fn until_deserted(&self, node: &Value) -> Told {
+    /// Waits until no pod is on a node, or the node is in service again because its process restarted.
+    async fn until_deserted(&self, node: &Value) -> StoryResult {
         let node = name(node).to_owned();
         self.until(&format!("no pod is on {node}"), |checker| {
             let is_back = checker.get("Node", "", &node).is_some_and(|node| condition::is_true(node, "Ready"));
@@ -86,15 +87,15 @@ impl Operator {
         .await
     }
 
-    async fn until_serving(&self, node: &Value) -> Told {
+    async fn until_serving(&self, node: &Value) -> StoryResult {
         self.until("the node is in service", |checker| {
             checker.get("Node", "", name(node)).is_some_and(|node| condition::is_true(node, "Ready"))
         })
         .await
     }
 
-    /// Adds the taint beside those that the node has; others change them at the same time, so it tries until the taint stays.
-    async fn until_tainted(&self, node: &Value) -> Told {
+    /// Adds the taint to those of the node. Other clients change taints too, so it retries until the taint stays.
+    async fn until_tainted(&self, node: &Value) -> StoryResult {
         for _ in 0..20 {
             let Some(seen) = self.world.checker().get("Node", "", name(node)).cloned() else { break };
             let mut taints = seen.items(&["spec", "taints"]).to_vec();

@@ -1,7 +1,7 @@
-//! A person at work, in the words of the stories.
+//! A user: the operations and waits that stories are written with.
 
-use crate::end::{is_left_over, meant_handles};
 use crate::entropy::Rng;
+use crate::final_state::{expected_handles, is_left_over};
 use crate::world::World;
 use object::access::{Access, controller, name, namespace, uid};
 use object::{Value, condition, json};
@@ -13,16 +13,16 @@ use std::time::Duration;
 pub const NAMESPACE: &str = "default";
 pub const CLAIM: &str = "PersistentVolumeClaim";
 pub const VOLUME: &str = "PersistentVolume";
-/// What somebody has sent arrives after so long at most.
+/// Requests arrive at most this long after they were sent.
 pub const LATE_MAX: Duration = Duration::from_secs(30);
-pub type Told = Result<(), String>;
+pub type StoryResult = Result<(), String>;
 
 pub struct Operator {
     pub world: World,
     pub rng: Rng,
 }
 
-/// A set of this story, of `replicas` replicas with one claim each; `more` is merged into its spec.
+/// A set with `replicas` replicas and one claim each. `more` is merged into its spec.
 pub fn set(name: &str, replicas: i64, class: &str, more: Value) -> Value {
     let spec = json!({
         "replicas": replicas, "serviceName": "", "selector": {"matchLabels": {"app": name}},
@@ -51,7 +51,7 @@ pub fn template(name: &str, class: &str, size: &str) -> Value {
     })
 }
 
-/// A claim of nobody's.
+/// A claim without owner.
 pub fn claim(name: &str, class: &str) -> Value {
     let spec = template(name, class, "1Gi")["spec"].clone();
     json!({"apiVersion": "v1", "kind": CLAIM, "metadata": {"namespace": NAMESPACE, "name": name}, "spec": spec})
@@ -61,7 +61,7 @@ pub fn retention(when_deleted: &str, when_scaled: &str) -> Value {
     json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": when_deleted, "whenScaled": when_scaled}})
 }
 
-/// Where objects of this one's kind are.
+/// Path of the collection that contains this object.
 fn collection(object: &Value) -> String {
     let api_version = object.text(&["apiVersion"]);
     let root = if api_version.contains('/') { "apis" } else { "api" };
@@ -76,12 +76,12 @@ fn collection(object: &Value) -> String {
     }
 }
 
-/// Names an object.
-pub fn the(kind: &str, name: &str) -> Value {
-    at(NAMESPACE, kind, name)
+/// Identifies an object in the default namespace.
+pub fn object_ref(kind: &str, name: &str) -> Value {
+    object_in(NAMESPACE, kind, name)
 }
 
-pub fn at(namespace: &str, kind: &str, name: &str) -> Value {
+pub fn object_in(namespace: &str, kind: &str, name: &str) -> Value {
     let api_version = match kind {
         "StatefulSet" => "apps/v1",
         _ => "v1",
@@ -99,8 +99,8 @@ impl Operator {
         Operator { world, rng }
     }
 
-    /// Makes the classes that stories use: `quick` and `kept` bind at once, `late` when a pod comes; volumes of `kept` are retained. Attributes are
-    /// `silver` or `gold`.
+    /// Creates the classes that stories use. `quick` and `kept` bind at once, `late` binds when a pod is scheduled.
+    /// PVs of `kept` are retained. VolumeAttributesClasses are `silver` and `gold`.
     pub async fn prepare(&self) {
         for (name, policy, mode) in [
             ("quick", "Delete", "Immediate"),
@@ -124,23 +124,23 @@ impl Operator {
     }
 
     pub async fn create(&self, object: Value) -> bool {
-        self.say(format!("create {} {}", object.text(&["kind"]), name(&object)));
+        self.record(format!("create {} {}", object.text(&["kind"]), name(&object)));
         let (code, answer) = self.world.send("POST", &collection(&object), "application/json", Some(&object)).await;
-        // It was there already, or the answer to the first attempt got lost.
+        // 409: the object existed, or the response to an earlier attempt was lost.
         if code != 200 && code != 409 {
-            self.say(format!("refused: {answer}"));
+            self.record(format!("refused: {answer}"));
         }
         code == 200 || code == 409
     }
 
-    /// Creates as soon as what has the name, and is on its way out, is gone.
-    pub async fn create_anew(&self, object: Value) {
+    /// Creates the object as soon as the terminating object of the same name is removed.
+    pub async fn recreate(&self, object: Value) {
         let (kind, place, named) = (object.text(&["kind"]), namespace(&object), name(&object));
-        self.say(format!("create {kind} {named} as soon as its name is free"));
+        self.record(format!("create {kind} {named} as soon as its name is free"));
         let there = || self.world.checker().get(kind, place, named).map(|it| uid(it).to_owned()).unwrap_or_default();
         let old = there();
         while self.world.send("POST", &collection(&object), "application/json", Some(&object)).await.0 != 200 {
-            // The answer to an earlier attempt may have gone down with the server.
+            // The response to an earlier attempt may be lost because the server crashed.
             if ![old.as_str(), ""].contains(&there().as_str()) {
                 return;
             }
@@ -149,18 +149,18 @@ impl Operator {
     }
 
     pub async fn patch(&self, object: &Value, patch: Value) -> bool {
-        self.say(format!("patch {} {} {patch}", object.text(&["kind"]), name(object)));
+        self.record(format!("patch {} {} {patch}", object.text(&["kind"]), name(object)));
         let path = format!("{}/{}", collection(object), name(object));
         let (code, answer) = self.world.send("PATCH", &path, "application/merge-patch+json", Some(&patch)).await;
         if code != 200 {
-            self.say(format!("refused: {answer}"));
+            self.record(format!("refused: {answer}"));
         }
         code == 200
     }
 
-    /// Deletes; an empty propagation leaves it to the server.
+    /// Deletes the object. With an empty `propagation` the server chooses.
     pub async fn delete(&self, object: &Value, propagation: &str) -> bool {
-        self.say(format!("delete {} {} {propagation}", object.text(&["kind"]), name(object)));
+        self.record(format!("delete {} {} {propagation}", object.text(&["kind"]), name(object)));
         let mut options = json!({"apiVersion": "v1", "kind": "DeleteOptions"});
         if !propagation.is_empty() {
             options["propagationPolicy"] = json!(propagation);
@@ -170,61 +170,61 @@ impl Operator {
         code == 200
     }
 
-    /// Deletes a pod by force: whoever does so says that it does not run any more.
-    pub async fn delete_now(&self, pod: &str) -> bool {
-        self.say(format!("delete {pod} by force"));
+    /// Deletes a pod by force, which asserts that it no longer runs.
+    pub async fn force_delete(&self, pod: &str) -> bool {
+        self.record(format!("delete {pod} by force"));
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
-        let path = format!("{}/{pod}", collection(&the("Pod", pod)));
+        let path = format!("{}/{pod}", collection(&object_ref("Pod", pod)));
         self.world.send("DELETE", &path, "application/json", Some(&options)).await.0 == 200
     }
 
-    /// Asks for a pod's eviction, as whoever drains a node does.
+    /// Requests the eviction of a pod, as a drain of its node does.
     pub async fn evict(&self, pod: &str) -> bool {
-        self.say(format!("evict {pod}"));
-        let path = format!("{}/{pod}/eviction", collection(&the("Pod", pod)));
+        self.record(format!("evict {pod}"));
+        let path = format!("{}/{pod}/eviction", collection(&object_ref("Pod", pod)));
         let eviction = json!({
             "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"namespace": NAMESPACE, "name": pod},
         });
         self.world.send("POST", &path, "application/json", Some(&eviction)).await.0 == 200
     }
 
-    /// Has a pod or a node behave in a way, or well again.
+    /// Sets an annotation that makes a simulated pod or node misbehave, or removes it.
     pub async fn behave(&self, object: &Value, how: &str, value: Option<&str>) -> bool {
         let annotation = format!("sim.mainstay.dev/{how}");
         self.patch(object, json!({"metadata": {"annotations": {annotation: value}}})).await
     }
 
     pub async fn scale(&self, set: &str, replicas: i64) {
-        self.patch(&the("StatefulSet", set), json!({"spec": {"replicas": replicas}})).await;
+        self.patch(&object_ref("StatefulSet", set), json!({"spec": {"replicas": replicas}})).await;
     }
 
     pub async fn pause(&self, length: Duration) {
         tokio::time::sleep(length).await;
     }
 
-    pub async fn until(&self, what: &str, is_so: impl Fn(&Checker) -> bool) -> Told {
-        self.say(format!("until {what}"));
+    pub async fn until(&self, what: &str, is_so: impl Fn(&Checker) -> bool) -> StoryResult {
+        self.record(format!("until {what}"));
         self.world.until(what, is_so).await
     }
 
-    /// Waits until a set has exactly its pods, all ready, none going, and its counts say so.
-    pub async fn until_whole(&self, set: &str) -> Told {
-        self.until(&format!("{set} is whole"), |checker| is_whole(checker, NAMESPACE, set)).await
+    /// Waits until a set has exactly its pods, all ready, none terminating, and its status agrees.
+    pub async fn until_complete(&self, set: &str) -> StoryResult {
+        self.until(&format!("{set} is complete"), |checker| is_complete(checker, NAMESPACE, set)).await
     }
 
-    pub async fn until_gone(&self, object: &Value) -> Told {
+    pub async fn until_gone(&self, object: &Value) -> StoryResult {
         let (kind, place, named) = (object.text(&["kind"]), namespace(object), name(object));
-        self.until(&format!("{kind} {named} is gone"), |checker| {
+        self.until(&format!("{kind} {named} is removed"), |checker| {
             checker.get(kind, place, named).is_none_or(|found| is_left_over(&self.world, found))
         })
         .await
     }
 
-    /// Waits until exactly these claims are there, and all are bound. One whose creation was on its way for so long that it had come and gone may be
-    /// there again: nothing in a request can prevent that (decision 21).
-    pub async fn until_claims(&self, wanted: &[&str]) -> Told {
+    /// Waits until exactly these claims exist, all bound. A deleted claim may exist again if a late request created
+    /// it, which no precondition can prevent (decision 21).
+    pub async fn until_claims(&self, wanted: &[&str]) -> StoryResult {
         self.until(&format!("the claims are {wanted:?}"), |checker| {
-            let is_meant = |claim: &&Arc<Value>| wanted.contains(&name(claim)) || !self.has_returned(claim);
+            let is_meant = |claim: &&Arc<Value>| wanted.contains(&name(claim)) || !self.may_be_recreated(claim);
             let found: Vec<&Arc<Value>> = checker.all(CLAIM).filter(is_meant).collect();
             found.iter().map(|claim| name(claim)).eq(wanted.iter().copied())
                 && found.iter().all(|claim| is_bound(claim) && !claim.has(&["metadata", "deletionTimestamp"]))
@@ -232,34 +232,34 @@ impl Operator {
         .await
     }
 
-    /// Waits until something has a finalizer.
-    pub async fn until_held(&self, object: &Value, finalizer: &str) -> Told {
+    /// Waits until the object has the finalizer.
+    pub async fn until_finalizer(&self, object: &Value, finalizer: &str) -> StoryResult {
         let (kind, place, named) = (object.text(&["kind"]), namespace(object), name(object));
-        self.until(&format!("{finalizer} holds {named}"), |checker| {
+        self.until(&format!("{named} has the finalizer {finalizer}"), |checker| {
             checker.get(kind, place, named).is_some_and(|found| has_finalizer(found, finalizer))
         })
         .await
     }
 
-    /// Waits until a claim is bound, and names its volume.
+    /// Waits until a claim is bound. Returns its PV.
     pub async fn volume_of(&self, named: &str) -> Result<Value, String> {
         self.until(&format!("{named} is bound"), |checker| {
             checker.get(CLAIM, NAMESPACE, named).is_some_and(|claim| is_bound(claim))
         })
         .await?;
         let claim = self.world.checker().get(CLAIM, NAMESPACE, named).cloned().unwrap_or_default();
-        Ok(the(VOLUME, claim.text(&["spec", "volumeName"])))
+        Ok(object_ref(VOLUME, claim.text(&["spec", "volumeName"])))
     }
 
-    /// What a volume is called where its data is.
+    /// Handle of the PV's backend volume.
     pub fn handle(&self, volume: &Value) -> String {
         let found = self.world.checker().get(VOLUME, "", name(volume)).cloned().unwrap_or_default();
         plan::invariant::handle(&found).unwrap_or_default().into_owned()
     }
 
-    /// Waits until a volume's object is gone, and nothing brings it back. A creation that was on its way for long may do so: then the provisioner
-    /// keeps the data and waits for a person, who removes the object as `docs/volumes.md` says.
-    pub async fn until_gone_for_good(&self, volume: &Value) -> Told {
+    /// Waits until a PV is removed and is not created again. A late request may create it again; then the provisioner
+    /// keeps the data, and a user must delete the PV as `docs/volumes.md` says.
+    pub async fn until_gone_for_good(&self, volume: &Value) -> StoryResult {
         self.until_gone(volume).await?;
         self.pause(LATE_MAX).await;
         if self.world.checker().get(VOLUME, "", name(volume)).is_some() {
@@ -269,41 +269,41 @@ impl Operator {
         self.until_gone(volume).await
     }
 
-    /// Waits until the driver has exactly these volumes, and what is kept because nobody can know, as people are told.
-    pub async fn until_handles(&self, wanted: &BTreeSet<String>) -> Told {
+    /// Waits until the driver has exactly these volumes, and those that are kept for an unknown policy.
+    pub async fn until_handles(&self, wanted: &BTreeSet<String>) -> StoryResult {
         for _ in 0..600 {
-            let mut there = meant_handles(&self.world);
+            let mut there = expected_handles(&self.world);
             there.extend(wanted.intersection(&self.world.driver.handles()).cloned());
             if there == *wanted {
                 return Ok(());
             }
             self.pause(Duration::from_secs(1)).await;
         }
-        Err(format!("in vain: the driver has {wanted:?}"))
+        Err(format!("timed out waiting until the driver has {wanted:?}"))
     }
 
-    pub fn has_returned(&self, claim: &Value) -> bool {
-        self.world.ledger.has_returned(&format!("{}/{}", namespace(claim), name(claim)))
+    pub fn may_be_recreated(&self, claim: &Value) -> bool {
+        self.world.commit_checker.may_be_recreated(&format!("{}/{}", namespace(claim), name(claim)))
     }
 
-    /// Waits until there are so many volumes.
-    pub async fn until_volumes(&self, count: usize) -> Told {
+    /// Waits until `count` PVs exist.
+    pub async fn until_volumes(&self, count: usize) -> StoryResult {
         self.until(&format!("there are {count} volumes"), |checker| {
             let there = checker.all(VOLUME).filter(|volume| !is_left_over(&self.world, volume)).count();
-            let claims = checker.all(CLAIM).filter(|claim| is_bound(claim) && self.has_returned(claim)).count();
-            // Those of claims that came once more may be meant, or not.
+            let claims = checker.all(CLAIM).filter(|claim| is_bound(claim) && self.may_be_recreated(claim)).count();
+            // PVs of claims that a late request created again may or may not be included in the count.
             (count..=count + claims).contains(&there)
         })
         .await
     }
 
-    /// An object as the server has it.
+    /// Reads an object from the server.
     pub async fn read(&self, object: &Value) -> Value {
         let path = format!("{}/{}", collection(object), name(object));
         self.world.send("GET", &path, "application/json", None).await.1
     }
 
-    /// Which volumes these claims have: uids of claims and names of volumes, which stay the same as long as nobody loses data.
+    /// Uid and PV name of each claim. Both stay the same as long as no data is lost.
     pub fn holdings(&self, claims: &[&str]) -> Vec<(String, String)> {
         let checker = self.world.checker();
         let found = claims.iter().filter_map(|named| checker.get(CLAIM, NAMESPACE, named));
@@ -314,13 +314,13 @@ impl Operator {
         self.world.checker().get(kind, NAMESPACE, named).map(|object| uid(object).to_owned()).unwrap_or_default()
     }
 
-    /// What must be so now.
-    pub fn expect(&self, what: &str, is_so: bool) -> Told {
-        if is_so { Ok(()) } else { Err(format!("it is not so: {what}")) }
+    /// Fails if the condition does not hold now.
+    pub fn expect(&self, what: &str, is_so: bool) -> StoryResult {
+        if is_so { Ok(()) } else { Err(format!("expected that {what}")) }
     }
 
-    fn say(&self, line: impl AsRef<str>) {
-        self.world.log.say(format!("OPERATOR {}", line.as_ref()));
+    fn record(&self, line: impl AsRef<str>) {
+        self.world.log.record(format!("OPERATOR {}", line.as_ref()));
     }
 }
 
@@ -342,7 +342,7 @@ pub fn pods_of<'a>(checker: &'a Checker, place: &str, set: &str) -> Vec<&'a Arc<
     checker.all("Pod").filter(|pod| controller(pod).is_some_and(|owner| owner.text(&["uid"]) == uid(set))).collect()
 }
 
-pub fn is_whole(checker: &Checker, place: &str, named: &str) -> bool {
+pub fn is_complete(checker: &Checker, place: &str, named: &str) -> bool {
     let Some(set) = checker.get("StatefulSet", place, named) else { return false };
     let replicas = set.int(&["spec", "replicas"]).unwrap_or(1);
     let status = |member: &str| set.int(&["status", member]).unwrap_or(0);

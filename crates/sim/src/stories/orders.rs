@@ -1,6 +1,6 @@
-//! KEP-2644 in any order: whatever goes first, pod, claim, volume or class.
+//! KEP-2644 with any order of deletion of pod, claim, PV and class.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, claim, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, StoryResult, claim, object_ref};
 use super::volumes::pod;
 use object::access::Access;
 use object::json;
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 const PARTS: [&str; 4] = ["pod", "claim", "volume", "class"];
 
-/// All orders of the four.
+/// All orders of the four objects.
 fn orders() -> Vec<Vec<&'static str>> {
     let mut all = vec![Vec::new()];
     for _ in PARTS {
@@ -21,8 +21,8 @@ fn orders() -> Vec<Vec<&'static str>> {
     all
 }
 
-/// H10: each order once, with policies and makers of volumes in turn: the end is the same.
-pub async fn any_order(me: Operator) -> Told {
+/// H10: each order once, with policies and plugins in turn. The final state must be the same.
+pub async fn any_order(me: Operator) -> StoryResult {
     let makers = [
         ("Delete", csi::directory::DEFAULT_NAME),
         ("Retain", plan::reclaim::HOST_PATH),
@@ -31,7 +31,7 @@ pub async fn any_order(me: Operator) -> Told {
     ];
     let mut left = BTreeSet::new();
     for (at, order) in orders().into_iter().enumerate() {
-        // Six orders begin with each part: all makers have their turn with each of them.
+        // Six orders begin with each object, so each plugin is combined with each first object.
         let (policy, provisioner) = makers[at % makers.len()];
         let named = order.join("-");
         let class = json!({
@@ -51,14 +51,14 @@ pub async fn any_order(me: Operator) -> Told {
         }
         for part in order {
             let object = match part {
-                "pod" => &the("Pod", &named),
-                "claim" => &the(CLAIM, &named),
+                "pod" => &object_ref("Pod", &named),
+                "claim" => &object_ref(CLAIM, &named),
                 "volume" => &volume,
                 _ => &class,
             };
             me.delete(object, "").await;
         }
-        me.until_gone(&the(CLAIM, &named)).await?;
+        me.until_gone(&object_ref(CLAIM, &named)).await?;
         me.until_gone_for_good(&volume).await?;
     }
     me.until_handles(&left).await

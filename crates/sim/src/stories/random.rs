@@ -1,7 +1,7 @@
-//! An operator who does anything at any time, and tidies up in the end.
+//! A user who does random things at random times, and cleans up at the end.
 
 use super::gates::GATES;
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, claim, retention, set, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, StoryResult, VOLUME, claim, object_ref, retention, set};
 use super::trouble::MISBEHAVIOURS;
 use object::access::{Access, name, terminating};
 use object::{Gates, Value, json};
@@ -13,7 +13,7 @@ const CLASSES: [&str; 2] = ["quick", "kept"];
 const POLICIES: [&str; 2] = ["Retain", "Delete"];
 const NODES: [&str; 2] = ["simulated-0", "simulated-1"];
 
-pub async fn anything(mut me: Operator) -> Told {
+pub async fn anything(mut me: Operator) -> StoryResult {
     let steps = 6 + me.rng.below(20);
     for _ in 0..steps {
         me.step().await;
@@ -32,7 +32,7 @@ pub async fn anything(mut me: Operator) -> Told {
 impl Operator {
     async fn step(&mut self) {
         let set_name = self.rng.pick(&SETS);
-        let web = the("StatefulSet", set_name);
+        let web = object_ref("StatefulSet", set_name);
         match self.rng.below(34) {
             0..=3 => {
                 let new = self.new_set(set_name);
@@ -67,7 +67,7 @@ impl Operator {
             21 => {
                 let policy = json!({"spec": {"persistentVolumeReclaimPolicy": self.rng.pick(&POLICIES)}});
                 if let Some(volume) = self.any(VOLUME) {
-                    self.patch(&the(VOLUME, name(&volume)), policy).await;
+                    self.patch(&object_ref(VOLUME, name(&volume)), policy).await;
                 }
             }
             22 => {
@@ -107,7 +107,7 @@ impl Operator {
         });
         let policy = retention(self.rng.pick(&POLICIES), self.rng.pick(&POLICIES));
         let replicas = i64::try_from(self.rng.below(4)).unwrap_or(0);
-        // Always the same for a name: claims of an earlier set cannot follow a template of another class.
+        // Always the same class for a name: claims of an earlier set cannot follow a template of another class.
         let class = if named == "web" { "quick" } else { "late" };
         set(named, replicas, class, object::patch::merge(&more, &policy))
     }
@@ -122,17 +122,17 @@ impl Operator {
         let Some(found) = found else { return };
         let mut templates = found["spec"]["volumeClaimTemplates"].clone();
         templates[0]["spec"][field] = value;
-        self.patch(&the("StatefulSet", set_name), json!({"spec": {"volumeClaimTemplates": templates}})).await;
+        self.patch(&object_ref("StatefulSet", set_name), json!({"spec": {"volumeClaimTemplates": templates}})).await;
     }
 
-    /// What happens to pods, nodes and claims besides what sets do.
+    /// Disturbs pods, nodes and claims without changing a set.
     async fn disturb(&mut self) {
-        let node = the("Node", self.rng.pick(&NODES));
+        let node = object_ref("Node", self.rng.pick(&NODES));
         let pod = self.any("Pod").map(|pod| name(&pod).to_owned()).unwrap_or_default();
         match self.rng.below(7) {
             0..=1 => {
                 let (how, value) = self.rng.pick(&MISBEHAVIOURS);
-                self.behave(&the("Pod", &pod), how, Some(value)).await;
+                self.behave(&object_ref("Pod", &pod), how, Some(value)).await;
             }
             2 => self.behave_well(&pod).await,
             3 => {
@@ -140,12 +140,12 @@ impl Operator {
                 self.behave(&node, "down", down).await;
             }
             4 => drop(self.evict(&pod).await),
-            5 => drop(self.delete_now(&pod).await),
+            5 => drop(self.force_delete(&pod).await),
             _ => {
                 let size = format!("{}Gi", 1 + self.rng.below(6));
                 if let Some(claim) = self.any(CLAIM) {
                     let larger = json!({"spec": {"resources": {"requests": {"storage": size}}}});
-                    self.patch(&the(CLAIM, name(&claim)), larger).await;
+                    self.patch(&object_ref(CLAIM, name(&claim)), larger).await;
                 }
             }
         }
@@ -154,7 +154,7 @@ impl Operator {
     async fn behave_well(&self, pod: &str) {
         let all: Value =
             MISBEHAVIOURS.iter().map(|(how, _)| (format!("sim.mainstay.dev/{how}"), Value::Null)).collect();
-        self.patch(&the("Pod", pod), json!({"metadata": {"annotations": all}})).await;
+        self.patch(&object_ref("Pod", pod), json!({"metadata": {"annotations": all}})).await;
     }
 
     fn any(&mut self, kind: &str) -> Option<Arc<Value>> {
@@ -164,19 +164,19 @@ impl Operator {
 
     async fn delete_any(&mut self, kind: &str) {
         if let Some(found) = self.any(kind) {
-            self.delete(&the(kind, name(&found)), "").await;
+            self.delete(&object_ref(kind, name(&found)), "").await;
         }
     }
 
-    /// Lets go of what holds others: what was told to go can go only when its user does, and a pod that got its node before its claim
-    /// was replaced by one that waits for a pod has to be made anew.
+    /// Removes whatever blocks others. A terminating object waits for the pod that uses it. A pod that was scheduled
+    /// before its claim was replaced by one that waits for a consumer must be created again.
     async fn tidy(&self) {
         for node in NODES {
-            self.behave(&the("Node", node), "down", None).await;
+            self.behave(&object_ref("Node", node), "down", None).await;
         }
         for set in SETS {
             let rolls = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}});
-            self.patch(&the("StatefulSet", set), json!({"spec": {"updateStrategy": rolls}})).await;
+            self.patch(&object_ref("StatefulSet", set), json!({"spec": {"updateStrategy": rolls}})).await;
         }
         let pods: Vec<Arc<Value>> = self.world.checker().all("Pod").cloned().collect();
         for pod in pods.iter().filter(|pod| pod.has(&["metadata", "annotations"])) {
@@ -188,7 +188,7 @@ impl Operator {
                 let checker = self.world.checker();
                 let placed = checker.all("Pod").filter(|pod| !pod.text(&["spec", "nodeName"]).is_empty());
                 let waits = |pod: &&Arc<Value>| {
-                    checker.all(CLAIM).any(|claim| plan::protect::uses(pod, name(claim)) && is_unasked(claim))
+                    checker.all(CLAIM).any(|claim| plan::protect::uses(pod, name(claim)) && waits_for_consumer(claim))
                 };
                 let stuck: Vec<Arc<Value>> = placed.filter(waits).cloned().collect();
                 let going = |kind: &str| -> Vec<Arc<Value>> {
@@ -200,22 +200,22 @@ impl Operator {
                 return;
             }
             for pod in &stuck {
-                self.delete(&the("Pod", name(pod)), "").await;
+                self.delete(&object_ref("Pod", name(pod)), "").await;
             }
             for volume in &volumes {
-                self.delete(&the(CLAIM, volume.text(&["spec", "claimRef", "name"])), "").await;
+                self.delete(&object_ref(CLAIM, volume.text(&["spec", "claimRef", "name"])), "").await;
             }
             for claim in &claims {
                 for pod in pods.iter().filter(|pod| plan::protect::holds(pod, claim)) {
-                    self.delete(&the("Pod", name(pod)), "").await;
+                    self.delete(&object_ref("Pod", name(pod)), "").await;
                 }
             }
         }
     }
 }
 
-/// It waits for a pod to be given a node, and none was chosen for it.
-fn is_unasked(claim: &Value) -> bool {
+/// Whether the claim waits for a consumer, and no node was selected for it.
+fn waits_for_consumer(claim: &Value) -> bool {
     claim.text(&["status", "phase"]) == "Pending"
         && claim.text(&["spec", "storageClassName"]) == "late"
         && claim.text(&["metadata", "annotations", plan::bind::SELECTED_NODE]).is_empty()

@@ -1,6 +1,8 @@
-//! KEP-4650: claim templates change, and claims follow or not.
+//! KEP-4650: claim templates change, and claims are updated or not.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, is_whole, pods_of, retention, set, template, the};
+use super::operator::{
+    CLAIM, NAMESPACE, Operator, StoryResult, is_complete, object_ref, pods_of, retention, set, template,
+};
 use object::access::{Access, uid};
 use object::{Value, condition, json};
 use plan::invariant::Checker;
@@ -10,37 +12,39 @@ pub fn sizes(checker: &Checker) -> Vec<String> {
     checker.all(CLAIM).map(|claim| claim.text(&["status", "capacity", "storage"]).to_owned()).collect()
 }
 
-/// The rollout is over: everything is at the newest revision.
+/// Whether the rollout is complete: all replicas have the newest revision.
 pub fn is_rolled(checker: &Checker, set: &str) -> bool {
     let is_over = |set: &Value| {
         let status = |member: &str| set.text(&["status", member]).to_owned();
         status("currentRevision") == status("updateRevision")
             && set.int(&["status", "updatedReplicas"]) == set.int(&["spec", "replicas"])
     };
-    is_whole(checker, NAMESPACE, set) && checker.get("StatefulSet", NAMESPACE, set).is_some_and(|set| is_over(set))
+    is_complete(checker, NAMESPACE, set) && checker.get("StatefulSet", NAMESPACE, set).is_some_and(|set| is_over(set))
 }
 
 /// T4, T5, T6, T7
-pub async fn grown_in_place(me: Operator) -> Told {
+pub async fn grown_in_place(me: Operator) -> StoryResult {
     me.create(set("web", 2, "quick", json!({"volumeClaimUpdatePolicy": "InPlace"}))).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     let pods = [me.uid("Pod", "web-0"), me.uid("Pod", "web-1")];
-    let web = the("StatefulSet", "web");
+    let web = object_ref("StatefulSet", "web");
     me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}})).await;
-    me.until("the claims have grown", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"]).await?;
-    me.expect("no pod was made anew", pods == [me.uid("Pod", "web-0"), me.uid("Pod", "web-1")])?;
+    me.until("the claims are expanded", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"])
+        .await?;
+    me.expect("no pod was replaced", pods == [me.uid("Pod", "web-0"), me.uid("Pod", "web-1")])?;
     // Claims and pods change together.
     let template = json!({"spec": {"containers": [{"name": "main", "image": "image:2", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}});
     let claims = json!([self::template("data", "quick", "3Gi")]);
     me.patch(&web, json!({"spec": {"template": template, "volumeClaimTemplates": claims}})).await;
-    me.until("claims and pods are new", |checker| is_rolled(checker, "web") && sizes(checker) == ["3Gi", "3Gi"]).await
+    me.until("claims and pods are updated", |checker| is_rolled(checker, "web") && sizes(checker) == ["3Gi", "3Gi"])
+        .await
 }
 
 /// T3, T12
-pub async fn changed_for_new_claims(me: Operator) -> Told {
+pub async fn changed_for_new_claims(me: Operator) -> StoryResult {
     me.create(set("web", 1, "quick", json!({}))).await;
-    me.until_whole("web").await?;
-    let web = the("StatefulSet", "web");
+    me.until_complete("web").await?;
+    let web = object_ref("StatefulSet", "web");
     me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}})).await;
     me.scale("web", 2).await;
     me.until("only the new claim is large", |checker| is_rolled(checker, "web") && sizes(checker) == ["1Gi", "2Gi"])
@@ -49,52 +53,55 @@ pub async fn changed_for_new_claims(me: Operator) -> Told {
     me.until("both are large", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"]).await
 }
 
-/// T3: the document's second story.
-pub async fn asymmetric(me: Operator) -> Told {
+/// T3: the second user story of the KEP.
+pub async fn asymmetric(me: Operator) -> StoryResult {
     me.create(set("web", 2, "quick", json!({}))).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     let larger = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
-    me.patch(&the(CLAIM, "data-web-1"), larger("5Gi")).await;
-    me.patch(&the("StatefulSet", "web"), json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}}))
-        .await;
+    me.patch(&object_ref(CLAIM, "data-web-1"), larger("5Gi")).await;
+    me.patch(
+        &object_ref("StatefulSet", "web"),
+        json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}}),
+    )
+    .await;
     me.scale("web", 3).await;
     me.until("each claim has its own size", |checker| {
         is_rolled(checker, "web") && sizes(checker) == ["1Gi", "5Gi", "2Gi"]
     })
     .await?;
-    me.patch(&the(CLAIM, "data-web-0"), larger("3Gi")).await;
-    me.until("the first has grown, too", |checker| sizes(checker) == ["3Gi", "5Gi", "2Gi"]).await
+    me.patch(&object_ref(CLAIM, "data-web-0"), larger("3Gi")).await;
+    me.until("the first claim is expanded, too", |checker| sizes(checker) == ["3Gi", "5Gi", "2Gi"]).await
 }
 
 /// T2, T7, T17
-pub async fn modified(me: Operator) -> Told {
+pub async fn modified(me: Operator) -> StoryResult {
     let with_class = |class: &str| {
         let mut template = template("data", "quick", "1Gi");
         template["spec"]["volumeAttributesClassName"] = json!(class);
         json!({"volumeClaimUpdatePolicy": "InPlace", "volumeClaimTemplates": [template]})
     };
     me.create(set("web", 2, "quick", with_class("silver"))).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     let pods = [me.uid("Pod", "web-0"), me.uid("Pod", "web-1")];
     for class in ["gold", "silver", "gold"] {
-        me.patch(&the("StatefulSet", "web"), json!({"spec": with_class(class)})).await;
+        me.patch(&object_ref("StatefulSet", "web"), json!({"spec": with_class(class)})).await;
         me.until(&format!("all volumes are {class}"), |checker| {
             let is_now = |claim: &Value| claim.text(&["status", "currentVolumeAttributesClassName"]) == class;
             is_rolled(checker, "web") && checker.all(CLAIM).all(|claim| is_now(claim))
         })
         .await?;
     }
-    me.expect("no pod was made anew", pods == [me.uid("Pod", "web-0"), me.uid("Pod", "web-1")])
+    me.expect("no pod was replaced", pods == [me.uid("Pod", "web-0"), me.uid("Pod", "web-1")])
 }
 
 /// T17, R5
-pub async fn several(me: Operator) -> Told {
+pub async fn several(me: Operator) -> StoryResult {
     let templates = |size: &str| json!([template("data", "quick", "1Gi"), template("log", "late", size)]);
     let more = json!({"volumeClaimUpdatePolicy": "InPlace", "volumeClaimTemplates": templates("1Gi")});
     me.create(set("web", 2, "quick", object::patch::merge(&retention("Delete", "Delete"), &more))).await;
-    me.until_whole("web").await?;
-    me.patch(&the("StatefulSet", "web"), json!({"spec": {"volumeClaimTemplates": templates("2Gi")}})).await;
-    me.until("one of each two claims has grown", |checker| {
+    me.until_complete("web").await?;
+    me.patch(&object_ref("StatefulSet", "web"), json!({"spec": {"volumeClaimTemplates": templates("2Gi")}})).await;
+    me.until("one of each two claims is expanded", |checker| {
         is_rolled(checker, "web") && sizes(checker) == ["1Gi", "1Gi", "2Gi", "2Gi"]
     })
     .await?;
@@ -103,20 +110,24 @@ pub async fn several(me: Operator) -> Told {
     me.until_volumes(2).await
 }
 
-/// Template changes, one replica at a time and two at a time.
-pub async fn rolled(me: Operator) -> Told {
+/// Template changes, two replicas at a time and one at a time.
+pub async fn rolled(me: Operator) -> StoryResult {
     let more = json!({
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}},
     });
     me.create(set("web", 3, "late", more)).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     for version in [2, 3] {
         let image = format!("image:{version}");
         let template = json!({"spec": {"containers": [{"name": "main", "image": image, "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}});
         let max = 3 - (version - 1);
         let strategy = json!({"rollingUpdate": {"maxUnavailable": max}});
-        me.patch(&the("StatefulSet", "web"), json!({"spec": {"template": template, "updateStrategy": strategy}})).await;
+        me.patch(
+            &object_ref("StatefulSet", "web"),
+            json!({"spec": {"template": template, "updateStrategy": strategy}}),
+        )
+        .await;
         me.until(&format!("all run {image}"), |checker| {
             is_rolled(checker, "web")
                 && checker.all("Pod").all(|pod| pod.items(&["spec", "containers"])[0].text(&["image"]) == image)
@@ -127,8 +138,8 @@ pub async fn rolled(me: Operator) -> Told {
 }
 
 impl Operator {
-    /// Waits until a rollout waits for a claim, and for this reason.
-    pub async fn until_blocked(&self, set: &str, reason: &str) -> Told {
+    /// Waits until a rollout waits for a claim with this reason.
+    pub async fn until_blocked(&self, set: &str, reason: &str) -> StoryResult {
         self.until(&format!("{set} is blocked: {reason}"), |checker| {
             let found = checker.get("StatefulSet", NAMESPACE, set);
             let said = found.and_then(|set| condition::get(set, "VolumeClaimsUpdated"));
@@ -142,62 +153,65 @@ impl Operator {
     }
 
     pub async fn set_template(&self, set: &str, template: Value) {
-        self.patch(&the("StatefulSet", set), json!({"spec": {"volumeClaimTemplates": [template]}})).await;
+        self.patch(&object_ref("StatefulSet", set), json!({"spec": {"volumeClaimTemplates": [template]}})).await;
     }
 }
 
-/// T11: a quota has room for one claim more, then for another. The rollout waits, pods run on, and it goes on by itself.
-pub async fn out_of_quota(me: Operator) -> Told {
+/// T11: a quota allows one claim more, then another. The rollout waits, pods keep running, and it continues without
+/// help.
+pub async fn out_of_quota(me: Operator) -> StoryResult {
     let room = |size: &str| json!({"spec": {"hard": {"requests.storage": size}}});
-    let quota = the("ResourceQuota", "room");
+    let quota = object_ref("ResourceQuota", "room");
     me.create(object::patch::merge(&quota, &room("4Gi"))).await;
     me.create(set("web", 3, "quick", json!({"volumeClaimUpdatePolicy": "InPlace"}))).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     let pods = me.pod_uids("web");
     me.set_template("web", template("data", "quick", "2Gi")).await;
     for (size, wanted) in [("4Gi", ["1Gi", "1Gi", "2Gi"]), ("5Gi", ["1Gi", "2Gi", "2Gi"])] {
         me.patch(&quota, room(size)).await;
-        me.until(&format!("there is {wanted:?}"), |checker| sizes(checker) == wanted).await?;
+        me.until(&format!("claims have {wanted:?}"), |checker| sizes(checker) == wanted).await?;
         me.until_blocked("web", "ClaimUpdateFailed").await?;
         me.pause(Duration::from_secs(60)).await;
-        me.expect("the next one waits", sizes(&me.world.checker()) == wanted)?;
-        me.expect("all pods run on", pods == me.pod_uids("web"))?;
+        me.expect("the next claim waits", sizes(&me.world.checker()) == wanted)?;
+        me.expect("all pods keep running", pods == me.pod_uids("web"))?;
     }
-    // Scaling is free: a replica goes, and its claim makes room.
+    // Scaling still works: a replica is removed, and deleting its claim frees quota.
     me.scale("web", 2).await;
-    me.until_whole("web").await?;
-    me.delete(&the(CLAIM, "data-web-2"), "").await;
-    me.until("all have grown", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"]).await?;
-    me.expect("no pod was made anew", pods[..2] == me.pod_uids("web"))?;
-    // A claim that there is no room for comes when there is.
+    me.until_complete("web").await?;
+    me.delete(&object_ref(CLAIM, "data-web-2"), "").await;
+    me.until("all claims are expanded", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"])
+        .await?;
+    me.expect("no pod was replaced", pods[..2] == me.pod_uids("web"))?;
+    // A claim that exceeds the quota is created when the quota allows it.
     me.scale("web", 3).await;
     me.pause(Duration::from_secs(60)).await;
     me.patch(&quota, room("6Gi")).await;
-    me.until("the new one is as large", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi"; 3]).await
+    me.until("the new claim is as large", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi"; 3]).await
 }
 
-/// T11, T12: a class whose volumes cannot grow, and an attributes class that is not there, block a rollout: the ways out.
-pub async fn blocked(me: Operator) -> Told {
+/// T11, T12: a class without volume expansion, or a missing VolumeAttributesClass, blocks a rollout. Shows how users
+/// unblock it.
+pub async fn blocked(me: Operator) -> StoryResult {
     let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fixed"}});
     me.create(object::patch::merge(&class, &json!({"provisioner": csi::directory::DEFAULT_NAME}))).await;
     me.create(set("web", 2, "fixed", json!({"volumeClaimUpdatePolicy": "InPlace"}))).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     let pods = me.pod_uids("web");
     me.set_template("web", template("data", "fixed", "2Gi")).await;
     me.until_blocked("web", "ClaimUpdateFailed").await?;
-    // Scaling is free, and new claims are of the new template.
+    // Scaling still works, and new claims use the new template.
     me.scale("web", 3).await;
-    me.until_whole("web").await?;
-    me.expect("no claim has grown", sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi"])?;
+    me.until_complete("web").await?;
+    me.expect("no claim is expanded", sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi"])?;
     let policy = |policy: &str| json!({"spec": {"volumeClaimUpdatePolicy": policy}});
-    me.patch(&the("StatefulSet", "web"), policy("OnClaimDelete")).await;
+    me.patch(&object_ref("StatefulSet", "web"), policy("OnClaimDelete")).await;
     me.until("the rollout is over", |checker| is_rolled(checker, "web")).await?;
-    me.expect("claims are as they were", sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi"])?;
-    me.patch(&the("StatefulSet", "web"), policy("InPlace")).await;
+    me.expect("claims are unchanged", sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi"])?;
+    me.patch(&object_ref("StatefulSet", "web"), policy("InPlace")).await;
     me.until_blocked("web", "ClaimUpdateFailed").await?;
     me.patch(&class, json!({"allowVolumeExpansion": true})).await;
-    me.until("all have grown", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi"; 3]).await?;
-    me.expect("no pod was made anew", pods == me.pod_uids("web")[..2])?;
+    me.until("all claims are expanded", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi"; 3]).await?;
+    me.expect("no pod was replaced", pods == me.pod_uids("web")[..2])?;
 
     let with = |class: &str| {
         let mut template = template("data", "fixed", "2Gi");
@@ -212,56 +226,60 @@ pub async fn blocked(me: Operator) -> Told {
     me.until("all are silver", |checker| all_are(checker, "silver")).await?;
     me.set_template("web", with("nowhere")).await;
     me.until_blocked("web", "ClaimModifying").await?;
-    // Back again: the claim that was begun is left alone, and the next rollout brings it along.
+    // The class is reverted: the claim that changed first stays as it is, and the next rollout updates it.
     me.set_template("web", with("silver")).await;
     me.until("the rollout is over", |checker| is_rolled(checker, "web")).await?;
     me.set_template("web", with("gold")).await;
     me.until("all are gold", |checker| all_are(checker, "gold")).await?;
-    me.expect("no pod was made anew", pods == me.pod_uids("web")[..2])
+    me.expect("no pod was replaced", pods == me.pod_uids("web")[..2])
 }
 
-/// T11, T17: one of two templates is of a class that cannot grow: no claim of a replica grows before both can.
-pub async fn blocked_whole(me: Operator) -> Told {
+/// T11, T17: the class of one of two templates does not allow expansion. No claim of a replica is expanded until both
+/// classes allow it.
+pub async fn blocked_whole(me: Operator) -> StoryResult {
     let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fixed"}});
     me.create(object::patch::merge(&class, &json!({"provisioner": csi::directory::DEFAULT_NAME}))).await;
     let templates = |size: &str| json!([template("data", "quick", size), template("log", "fixed", size)]);
     let more = json!({"volumeClaimUpdatePolicy": "InPlace", "volumeClaimTemplates": templates("1Gi")});
     me.create(set("web", 2, "quick", more)).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     let pods = me.pod_uids("web");
-    me.patch(&the("StatefulSet", "web"), json!({"spec": {"volumeClaimTemplates": templates("2Gi")}})).await;
+    me.patch(&object_ref("StatefulSet", "web"), json!({"spec": {"volumeClaimTemplates": templates("2Gi")}})).await;
     me.until_blocked("web", "ClaimUpdateFailed").await?;
     me.pause(Duration::from_secs(60)).await;
-    me.expect("no claim has grown", sizes(&me.world.checker()) == ["1Gi"; 4])?;
-    // A new replica gets claims of the new template, which need no growth.
+    me.expect("no claim is expanded", sizes(&me.world.checker()) == ["1Gi"; 4])?;
+    // A new replica gets claims of the new template, which need no expansion.
     me.scale("web", 3).await;
-    me.until_whole("web").await?;
-    me.expect("only new claims are large", sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi", "1Gi", "1Gi", "2Gi"])?;
+    me.until_complete("web").await?;
+    me.expect(
+        "only new claims have the new size",
+        sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi", "1Gi", "1Gi", "2Gi"],
+    )?;
     me.patch(&class, json!({"allowVolumeExpansion": true})).await;
-    me.until("all have grown", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi"; 6]).await?;
-    me.expect("no pod was made anew", pods == me.pod_uids("web")[..2])
+    me.until("all claims are expanded", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi"; 6]).await?;
+    me.expect("no pod was replaced", pods == me.pod_uids("web")[..2])
 }
 
-/// What is on a claim besides what everybody's has.
-fn marks(claim: &Value) -> [&str; 4] {
+/// The labels and annotations that the story sets on a claim.
+fn story_labels(claim: &Value) -> [&str; 4] {
     let label = |name: &str| claim.text(&["metadata", "labels", name]);
     [label("tier"), label("mine"), claim.text(&["metadata", "annotations", "note"]), label("extra")]
 }
 
-/// T2, T5, T16, T17: labels and annotations of the template come to claims and go again, and what others put there stays. All of it is said
-/// while the controllers are down.
-pub async fn labelled(me: Operator) -> Told {
-    let web = the("StatefulSet", "web");
+/// T2, T5, T16, T17: labels and annotations of the template are added to claims and removed again, and those of users
+/// stay. All changes are made while the controllers are down.
+pub async fn labelled(me: Operator) -> StoryResult {
+    let web = object_ref("StatefulSet", "web");
     let with = |metadata: Value, size: &str| {
         let mut template = template("data", "quick", size);
         template["metadata"] = object::patch::merge(&template["metadata"], &metadata);
         json!({"spec": {"volumeClaimUpdatePolicy": "InPlace", "volumeClaimTemplates": [template]}})
     };
     me.create(set("web", 2, "quick", json!({}))).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     let pods = me.pod_uids("web");
     for named in ["data-web-0", "data-web-1"] {
-        me.patch(&the(CLAIM, named), json!({"metadata": {"labels": {"mine": "yes"}}})).await;
+        me.patch(&object_ref(CLAIM, named), json!({"metadata": {"labels": {"mine": "yes"}}})).await;
     }
     let both = json!({"labels": {"tier": "low", "extra": "yes"}, "annotations": {"note": "first"}});
     let changed = json!({"labels": {"tier": "high"}, "annotations": {"note": "second"}});
@@ -276,9 +294,9 @@ pub async fn labelled(me: Operator) -> Told {
         me.until(&format!("claims have {wanted:?}"), |checker| {
             is_rolled(checker, "web")
                 && sizes(checker) == [size; 2]
-                && checker.all(CLAIM).all(|claim| marks(claim) == wanted)
+                && checker.all(CLAIM).all(|claim| story_labels(claim) == wanted)
         })
         .await?;
     }
-    me.expect("no pod was made anew", pods == me.pod_uids("web"))
+    me.expect("no pod was replaced", pods == me.pod_uids("web"))
 }

@@ -1,11 +1,11 @@
 //! Pods and nodes that misbehave.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, is_ready, pods_of, retention, set, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, StoryResult, is_ready, object_ref, pods_of, retention, set};
 use object::access::{Access, terminating};
 use object::{Value, json};
 use std::time::Duration;
 
-/// How pods misbehave, in the words of simulated nodes.
+/// Annotations that make simulated pods misbehave, with a value.
 pub const MISBEHAVIOURS: [(&str, &str); 6] = [
     ("ready", "false"),
     ("start-after", "20s"),
@@ -15,20 +15,20 @@ pub const MISBEHAVIOURS: [(&str, &str); 6] = [
     ("terminate-after", "never"),
 ];
 
-/// R4: whatever happens to pods, claims stay those that they were, and a rollout waits for what is not ready.
-pub async fn troubled(me: Operator) -> Told {
+/// R4: whatever happens to pods, claims stay the same, and a rollout waits for replicas that are not ready.
+pub async fn troubled(me: Operator) -> StoryResult {
     me.create(set("web", 3, "late", retention("Delete", "Delete"))).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     let claims = me.claim_uids();
-    // One that fails and one that is evicted are made anew.
-    me.behave(&the("Pod", "web-1"), "fail-after", Some("0s")).await;
-    me.until_new("web-1").await?;
+    // A failed pod and an evicted pod are replaced.
+    me.behave(&object_ref("Pod", "web-1"), "fail-after", Some("0s")).await;
+    me.until_replaced("web-1").await?;
     me.evict("web-2").await;
-    me.until_new("web-2").await?;
-    // A rollout waits for a replica that is not ready, and goes on when it is.
+    me.until_replaced("web-2").await?;
+    // A rollout waits for a replica that is not ready, and continues when it is.
     let template = json!({"metadata": {"annotations": {"sim.mainstay.dev/ready": "false"}}});
-    me.patch(&the("StatefulSet", "web"), json!({"spec": {"template": template}})).await;
-    me.until("the last replica is new", |checker| {
+    me.patch(&object_ref("StatefulSet", "web"), json!({"spec": {"template": template}})).await;
+    me.until("the last replica is updated", |checker| {
         let is_new = |pod: &Value| pod.has(&["metadata", "annotations", "sim.mainstay.dev/ready"]);
         checker.get("Pod", NAMESPACE, "web-2").is_some_and(|pod| is_new(pod) && !terminating(pod))
     })
@@ -38,29 +38,27 @@ pub async fn troubled(me: Operator) -> Told {
         let checker = me.world.checker();
         pods_of(&checker, NAMESPACE, "web").iter().filter(|pod| is_ready(pod)).count()
     };
-    me.expect("the others are left alone meanwhile", others == 2)?;
+    me.expect("the other replicas are unchanged meanwhile", others == 2)?;
     let template = json!({"metadata": {"annotations": {"sim.mainstay.dev/ready": null}}});
-    me.patch(&the("StatefulSet", "web"), json!({"spec": {"template": template}})).await;
-    // Whoever has not heard of that yet would go on with the rollout as soon as the replica is ready.
-    me.until("the template is as it was", |checker| {
+    me.patch(&object_ref("StatefulSet", "web"), json!({"spec": {"template": template}})).await;
+    // A controller that has not seen the reverted template would continue the rollout as soon as the replica is
+    // ready.
+    me.until("the controller has observed the reverted template", |checker| {
         let is_seen = |set: &Value| set.int(&["metadata", "generation"]) == set.int(&["status", "observedGeneration"]);
         checker.get("StatefulSet", NAMESPACE, "web").is_some_and(|set| is_seen(set))
     })
     .await?;
-    me.behave(&the("Pod", "web-2"), "ready", None).await;
-    me.until_whole("web").await?;
-    // A node is away for longer than pods tolerate, and comes back.
+    me.behave(&object_ref("Pod", "web-2"), "ready", None).await;
+    me.until_complete("web").await?;
+    // A node is down for longer than pods tolerate, and returns.
     let node = me.world.checker().get("Pod", NAMESPACE, "web-0").map(|pod| pod.text(&["spec", "nodeName"]).to_owned());
-    let node = the("Node", &node.unwrap_or_default());
+    let node = object_ref("Node", &node.unwrap_or_default());
     me.behave(&node, "down", Some("true")).await;
     me.pause(Duration::from_secs(400)).await;
-    me.expect(
-        "a pod that may still run is not made anew",
-        me.world.checker().get("Pod", NAMESPACE, "web-0").is_some(),
-    )?;
+    me.expect("a pod that may still run is not replaced", me.world.checker().get("Pod", NAMESPACE, "web-0").is_some())?;
     me.behave(&node, "down", None).await;
-    me.until_whole("web").await?;
-    me.expect("all claims are those that they were", me.claim_uids() == claims)
+    me.until_complete("web").await?;
+    me.expect("all claims are unchanged", me.claim_uids() == claims)
 }
 
 impl Operator {
@@ -68,13 +66,13 @@ impl Operator {
         self.world.checker().all(CLAIM).map(|claim| claim.text(&["metadata", "uid"]).to_owned()).collect()
     }
 
-    /// Waits until a pod has been made anew and the set is whole.
-    async fn until_new(&self, pod: &str) -> Told {
+    /// Waits until a pod is replaced and the set is complete.
+    async fn until_replaced(&self, pod: &str) -> StoryResult {
         let old = self.uid("Pod", pod);
-        self.until(&format!("{pod} is another one"), |checker| {
+        self.until(&format!("{pod} is a new pod"), |checker| {
             checker.get("Pod", NAMESPACE, pod).is_some_and(|pod| pod.text(&["metadata", "uid"]) != old)
         })
         .await?;
-        self.until_whole("web").await
+        self.until_complete("web").await
     }
 }

@@ -1,14 +1,14 @@
 //! ResourceQuotas, exact under concurrency.
 //!
-//! Every write that changes what a quota counts carries the quota's new `status.used` in its own transaction, on condition that
-//! the quota is still as it was read. So usage is never behind, needs no controller, and two writes cannot both take the last
-//! place.
+//! Every write that changes the usage of a quota writes the new `status.used` in its own transaction, with the
+//! condition that the quota is unchanged. So usage is never outdated, needs no controller, and two writes cannot both
+//! take the last unit.
 //!
-//! What remains is a write that has not seen a quota which is being made or changed. For that each namespace has an *epoch*: a
-//! key that every client's write to a quota bumps and every counted write depends on. A quota's usage is *settled* when the
-//! quota was last written after the epoch, that is by a counted write or by [`repair`]. The first counted write that meets an unsettled quota
-//! counts the namespace afresh; nothing it counts can change before it commits, because whoever changes it either writes this
-//! quota too or is stopped by the epoch.
+//! A write may miss a quota that is being created or changed at the same time. For this each namespace has an
+//! *epoch*: a key that every client's write to a quota changes, and that is a condition of every counted write. A
+//! quota is *settled* if it was last written after the epoch, by a counted write or by [`repair`]. The first counted
+//! write that finds an unsettled quota counts the namespace again. Nothing that it counts can change before it
+//! commits, because such a change writes this quota too, or fails because of the epoch.
 
 pub mod repair;
 mod scope;
@@ -16,8 +16,8 @@ mod scope;
 mod tests;
 mod usage;
 
-use super::{Together, Verb, Write};
-use crate::reader::Reader;
+use super::{AtomicWrites, Verb, Write};
+use crate::object_store::Reader;
 use object::access::{Access, name};
 use object::pod::amounts::Amounts;
 use object::quantity::Quantity;
@@ -28,8 +28,8 @@ use usage::Countable;
 
 const QUOTAS: &str = "/core/resourcequotas/";
 
-/// Charges a creation or change, releases a removal, and counts for a new or changed quota.
-pub fn charge(reader: &Reader, write: &mut Write<'_>, together: &mut Together) -> Result<(), Status> {
+/// Charges a creation or update, releases a removal, and counts usage for a new or changed quota.
+pub fn charge(reader: &Reader, write: &mut Write<'_>, together: &mut AtomicWrites) -> Result<(), Status> {
     let removal = write.verb == Verb::Delete;
     if removal && write.concerns("", "namespaces") {
         let epoch = epoch_key(write.name);
@@ -52,7 +52,7 @@ pub fn charge(reader: &Reader, write: &mut Write<'_>, together: &mut Together) -
         if write.subresource.is_empty() {
             set_status(reader, write)?;
         }
-        // A write that changes nothing is not stored, so it must not bring anything with it.
+        // A write without changes is not stored, so it must not add writes to the transaction.
         if write.old.is_none_or(|old| !is_same(write.object, old)) {
             together.put(&epoch_key(write.namespace), &json!({"metadata": {}}));
         }
@@ -73,7 +73,8 @@ fn epoch_key(namespace: &str) -> String {
     format!("/mainstay/quota-epochs/{namespace}")
 }
 
-/// A new or changed quota shows its usage at once. It is settled by the first counted write, in case one slips past this count.
+/// Sets the usage of a new or changed quota at once. The first counted write counts again, in case a write was missed
+/// here.
 fn set_status(reader: &Reader, write: &mut Write<'_>) -> Result<(), Status> {
     let same = |field: &str| write.old.and_then(|old| old.at(&["spec", field])) == write.object.at(&["spec", field]);
     if write.verb == Verb::Update && same("hard") && same("scopes") && same("scopeSelector") {
@@ -99,7 +100,7 @@ fn write_status(quota: &mut Value, used: &Amounts) {
     quota.put(&["status"], json!({"hard": hard, "used": used}));
 }
 
-/// What an object takes of a quota: nothing where the quota does not apply to it.
+/// What an object uses of a quota; empty if the quota does not apply to it.
 fn charged(countable: Countable<'_>, quota: &Value, object: Option<&Value>) -> Amounts {
     let Some(object) = object.filter(|object| scope::matches(quota, countable, object)) else { return Amounts::new() };
     let mut usage = countable.usage(object);
@@ -115,9 +116,9 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
-    fn charge_all(&self, reader: &Reader, together: &mut Together) -> Result<(), Status> {
+    fn charge_all(&self, reader: &Reader, together: &mut AtomicWrites) -> Result<(), Status> {
         let namespace = self.write.namespace;
-        // The epoch is read first: whatever quota came with it is then in the list.
+        // Read the epoch first, so that the list contains the quota that changed it.
         let key = epoch_key(namespace);
         let epoch = reader.store.get(&key);
         together.require(&key, epoch.as_ref());
@@ -137,7 +138,7 @@ impl Change<'_> {
         mut quota: Value,
         record: &Arc<Record>,
         settled: bool,
-        together: &mut Together,
+        together: &mut AtomicWrites,
     ) -> Result<(), Status> {
         self.check_constraints(&quota)?;
         let delta = self.delta(&quota);
@@ -156,7 +157,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// What changes for this quota, without zeros.
+    /// The change of this quota's usage, without zeros.
     fn delta(&self, quota: &Value) -> Amounts {
         let mut delta = charged(self.countable, quota, self.after);
         for (resource, amount) in charged(self.countable, quota, self.before) {
@@ -167,7 +168,7 @@ impl Change<'_> {
         delta
     }
 
-    /// Only writes to the object itself can be refused: a status reports what is already so.
+    /// Only writes to the object itself can be refused, because a status reports facts.
     fn is_refusable(&self) -> bool {
         self.write.subresource.is_empty() && self.write.verb != Verb::Delete
     }
@@ -221,8 +222,8 @@ impl Change<'_> {
     }
 }
 
-/// A deletion without the usage of quotas that would be written with it; `None` where there is none, or where more is written. For a store
-/// that can only delete: the usage is then too high until the quota is counted again.
+/// The transaction of a deletion without its quota updates, for a store without space for new data. The usage is then
+/// too high until it is counted again. `None` if there are no quota updates or if there are other writes.
 pub fn deletion_without_usage(txn: &Txn) -> Option<Txn> {
     let is_usage = |operation: &Operation| matches!(operation, Operation::Put { key, .. } if key.starts_with(QUOTAS));
     let operations: Vec<_> = txn.operations.iter().filter(|operation| !is_usage(operation)).cloned().collect();

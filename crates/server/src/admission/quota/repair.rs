@@ -1,12 +1,13 @@
-//! Corrects the status of quotas that is wrong: somebody wrote it, or a deletion could not carry it.
+//! Corrects wrong quota statuses: a client wrote the status, or a deletion was committed without it.
 //!
-//! Usage is exact as long as only counted writes change it (see the parent module). Here it is counted again when a client has written to
-//! a quota, when a deletion went without its usage, and every few minutes for all quotas, as upstream's quota controller does.
+//! Usage is exact as long as only counted writes change it (see the parent module). It is counted again when a client
+//! writes a quota, when a deletion was committed without usage, and every few minutes for all quotas, as in
+//! upstream's quota controller.
 
 use super::{QUOTAS, epoch_key, usage, write_status};
-use crate::admission::Together;
+use crate::admission::AtomicWrites;
 use crate::app::Server;
-use crate::reader::{self, Reader};
+use crate::object_store::{self, Reader};
 use object::Status;
 use object::access::Access;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 /// As upstream's `--resource-quota-sync-period`.
 const RESYNC_EVERY: Duration = Duration::from_secs(5 * 60);
-/// After a failed write.
+/// Pause after a failed write.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 const EVENTS_PER_READ: usize = 64;
 
@@ -28,7 +29,7 @@ pub async fn run(server: Arc<Server>, shutdown: CancellationToken) {
 async fn follow(server: &Server) {
     let reader = Reader { store: server.store.clone() };
     loop {
-        // It begins before the resync: a change in between is seen twice, never missed.
+        // Start the watch before the resync, so that no change between them is missed.
         let Ok(mut watcher) = server.store.watch(QUOTAS, server.store.revision()) else {
             tokio::time::sleep(RETRY_AFTER).await;
             continue;
@@ -55,7 +56,7 @@ async fn follow(server: &Server) {
     }
 }
 
-/// Counts all quotas again; says after how long the next time is.
+/// Counts all quotas again. Returns the time until the next resync.
 async fn resync(reader: &Reader) -> Duration {
     let records = match reader.store.list(Range { prefix: QUOTAS, ..Range::default() }) {
         Ok(page) => page.records,
@@ -65,18 +66,18 @@ async fn resync(reader: &Reader) -> Duration {
         if let Err(error) = correct(reader, &record).await {
             return report(&error);
         }
-        // Counting takes a while where a namespace has many objects.
+        // Counting may take long for a namespace with many objects.
         tokio::task::yield_now().await;
     }
     RESYNC_EVERY
 }
 
 fn report(error: &Status) -> Duration {
-    tracing::warn!(%error, "the status of a ResourceQuota cannot be corrected; trying again");
+    tracing::warn!(%error, "cannot correct the status of a ResourceQuota; trying again");
     RETRY_AFTER
 }
 
-/// Corrects a quota that a client has written. Counted writes have settled it otherwise.
+/// Corrects a quota that a client has written and that no counted write has settled since.
 async fn correct_unsettled(reader: &Reader, record: &Record) -> Result<(), Status> {
     let epoch = namespace_of(record).and_then(|namespace| reader.store.get(&epoch_key(namespace)));
     match epoch {
@@ -85,20 +86,20 @@ async fn correct_unsettled(reader: &Reader, record: &Record) -> Result<(), Statu
     }
 }
 
-/// Counts what a quota's namespace uses, and writes that where the status says something else.
+/// Counts the usage of a quota's namespace, and writes it if the status differs.
 async fn correct(reader: &Reader, record: &Record) -> Result<(), Status> {
     let Some(namespace) = namespace_of(record) else { return Ok(()) };
-    // In this order: whatever changes the usage after it is counted writes the quota, or depends on an older epoch.
+    // In this order: a change of usage after the count writes the quota, or depends on an older epoch.
     let key = epoch_key(namespace);
     let epoch = reader.store.get(&key);
     let Some(current) = reader.store.get(&record.key) else { return Ok(()) };
-    let quota = reader::parse(&current)?;
+    let quota = object_store::parse(&current)?;
     let mut corrected = quota.clone();
     write_status(&mut corrected, &usage::count(reader, namespace, &quota)?);
     if corrected.at(&["status"]) == quota.at(&["status"]) {
         return Ok(());
     }
-    let mut together = Together::default();
+    let mut together = AtomicWrites::default();
     together.require(&key, epoch.as_ref());
     together.require(&record.key, Some(&current));
     together.put(&record.key, &corrected);
@@ -108,7 +109,7 @@ async fn correct(reader: &Reader, record: &Record) -> Result<(), Status> {
             tracing::info!(quota = name, "corrected the status of a ResourceQuota");
             Ok(())
         }
-        // Whoever changed the quota or its epoch caused another event.
+        // The other writer of quota or epoch caused another event.
         Err(Error::Conflict { .. }) => Ok(()),
         Err(error) => Err(crate::verbs::store_status(&error)),
     }

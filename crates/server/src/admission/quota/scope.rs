@@ -1,11 +1,11 @@
-//! Which objects a quota applies to.
+//! Decides to which objects a quota applies.
 
 use super::usage::{CLAIMS, Countable, PODS, attributes_classes};
 use object::Value;
 use object::access::Access;
 use object::pod::amounts;
 
-/// Whether all scopes of the quota hold for this object. A scope that means nothing for a kind excludes it.
+/// Whether the object is in all scopes of the quota. A scope that is undefined for a kind excludes it.
 pub fn matches(quota: &Value, countable: Countable<'_>, object: &Value) -> bool {
     let plain = quota.items(&["spec", "scopes"]).iter().map(|scope| (scope.as_str().unwrap_or(""), "Exists", &[][..]));
     let selected = quota.items(&["spec", "scopeSelector", "matchExpressions"]).iter();
@@ -64,7 +64,7 @@ fn has_deadline(pod: &Value) -> bool {
     pod.int(&["spec", "activeDeadlineSeconds"]).is_some_and(|seconds| seconds >= 0)
 }
 
-/// No container asks for or limits cpu or memory.
+/// Whether no container has requests or limits of cpu or memory.
 fn is_best_effort(pod: &Value) -> bool {
     let speaks = |of: &Value| {
         ["requests", "limits"].iter().any(|which| {
@@ -77,7 +77,7 @@ fn is_best_effort(pod: &Value) -> bool {
     !speaks(spec) && !containers.any(speaks)
 }
 
-/// Whether a pod's affinity looks at pods in other namespaces.
+/// Whether a pod's affinity refers to other namespaces.
 fn crosses_namespaces(pod: &Value) -> bool {
     let crosses = |term: &Value| term.has(&["namespaceSelector"]) || !term.items(&["namespaces"]).is_empty();
     ["podAffinity", "podAntiAffinity"].iter().any(|side| {

@@ -32,7 +32,7 @@ fn used(world: &World, resource: &str) -> String {
 }
 
 #[test]
-fn the_last_place_is_given_and_the_next_refused_in_the_known_words() {
+fn the_last_unit_is_granted_and_the_next_refused_with_upstreams_message() {
     let mut world = world(json!({"pods": "3"}));
     for at in 0..3 {
         world.create("pods", pod(&format!("p{at}"), "")).unwrap();
@@ -50,7 +50,7 @@ fn the_last_place_is_given_and_the_next_refused_in_the_known_words() {
 }
 
 #[test]
-fn containers_must_speak_about_what_is_limited() {
+fn containers_must_specify_limited_resources() {
     let mut world = world(json!({"requests.cpu": "1", "limits.memory": "1Gi"}));
     let mut silent = pod("p", "");
     silent["spec"]["initContainers"] = json!([{"name": "i", "resources": {"limits": {"memory": "1"}}}]);
@@ -171,7 +171,7 @@ fn scopes_choose_pods() {
         let expression = json!({"scopeName": "PriorityClass", "operator": operator, "values": values});
         json!({"scopeSelector": {"matchExpressions": [expression]}})
     };
-    // Scope, then whether it holds for the limited pod and for the one with a deadline.
+    // Scope, and whether it applies to the pod with limits and to the pod with a deadline.
     let cases = [
         (json!({"scopes": ["BestEffort"]}), false, true),
         (json!({"scopes": ["NotBestEffort"]}), true, false),
@@ -242,27 +242,27 @@ fn a_new_or_changed_quota_shows_and_enforces_usage_at_once() {
 #[test]
 fn two_at_once_cannot_both_take_the_last_place() {
     let mut world = world(json!({"pods": "1"}));
-    let first = world.judge("pods", pod("one", "")).unwrap();
-    let second = world.judge("pods", pod("two", "")).unwrap();
+    let first = world.validate("pods", pod("one", "")).unwrap();
+    let second = world.validate("pods", pod("two", "")).unwrap();
     assert!(world.commit("pods", &first.0, first.1));
     assert!(!world.commit("pods", &second.0, second.1), "must be judged again");
-    assert_eq!(denied(world.judge("pods", pod("two", ""))).code, 403);
+    assert_eq!(denied(world.validate("pods", pod("two", ""))).code, 403);
 }
 
 #[test]
 fn a_write_that_has_not_seen_a_new_quota_is_judged_again() {
     let mut world = World::with_namespace("a");
-    let before = world.judge("pods", pod("slow", "")).unwrap();
+    let before = world.validate("pods", pod("slow", "")).unwrap();
     add_quota(&mut world, "q", json!({"hard": {"pods": "0"}}));
     assert!(!world.commit("pods", &before.0, before.1));
 }
 
 #[test]
-fn a_write_that_slips_in_while_a_quota_is_made_is_counted_by_the_next() {
+fn a_write_during_the_creation_of_a_quota_is_counted_by_the_next() {
     let mut world = World::with_namespace("a");
     let spec = json!({"hard": {"pods": "2"}});
     let quota =
-        world.judge("resourcequotas", json!({"metadata": {"name": "q", "namespace": "a"}, "spec": spec})).unwrap();
+        world.validate("resourcequotas", json!({"metadata": {"name": "q", "namespace": "a"}, "spec": spec})).unwrap();
     world.create("pods", pod("quick", "")).unwrap();
     assert!(world.commit("resourcequotas", &quota.0, quota.1));
     assert_eq!(used(&world, "pods"), "0", "counted before the pod came");
@@ -284,7 +284,7 @@ fn writes_that_change_no_usage_do_not_touch_quotas() {
 }
 
 #[test]
-fn writing_a_quota_as_it_is_brings_nothing_with_it() {
+fn an_unchanged_quota_adds_no_writes() {
     let mut world = world(json!({"pods": "1"}));
     let epoch = |world: &World| world.store.get("/mainstay/quota-epochs/a").unwrap().modified;
     let (quota, before) = (world.get(QUOTA_KEY).unwrap(), epoch(&world));
@@ -293,7 +293,7 @@ fn writing_a_quota_as_it_is_brings_nothing_with_it() {
 }
 
 #[test]
-fn the_epoch_goes_with_its_namespace() {
+fn the_epoch_is_deleted_with_its_namespace() {
     let mut world = world(json!({"pods": "1"}));
     assert_eq!(world.count("/mainstay/quota-epochs/"), 1);
     world.remove("namespaces", json!({"metadata": {"name": "a"}})).unwrap();
@@ -324,11 +324,11 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
     prop::collection::vec(deed, 1..40)
 }
 
-/// A request that is judged now and stored later, as requests of other clients overlap.
+/// A request that passed admission and is committed later, as requests of other clients overlap.
 struct Pending {
     plural: &'static str,
     object: Value,
-    together: Together,
+    together: AtomicWrites,
 }
 
 impl World {
@@ -338,14 +338,14 @@ impl World {
     }
 
     fn perform(&mut self, deed: &Deed) -> Option<Pending> {
-        let pending = |plural, judged: Result<(Value, Together), Status>| {
+        let pending = |plural, judged: Result<(Value, AtomicWrites), Status>| {
             judged.ok().map(|(object, together)| Pending { plural, object, together })
         };
         match deed {
-            Deed::Pod(at, cpu) => pending("pods", self.judge("pods", pod(&format!("p{at}"), &cpu.to_string()))),
+            Deed::Pod(at, cpu) => pending("pods", self.validate("pods", pod(&format!("p{at}"), &cpu.to_string()))),
             Deed::Claim(at, size) => {
                 let claim = claim(&format!("c{at}"), "gold", &format!("{size}Gi"));
-                pending("persistentvolumeclaims", self.judge("persistentvolumeclaims", claim))
+                pending("persistentvolumeclaims", self.validate("persistentvolumeclaims", claim))
             }
             Deed::Grow(at, size) => {
                 let mut old = self.get(&format!("/core/persistentvolumeclaims/a/c{at}"))?;
@@ -371,7 +371,7 @@ impl World {
             Deed::Quota(most) => {
                 let hard = json!({"pods": most.to_string(), "cpu": (most * 2).to_string(), "requests.storage": format!("{most}Gi")});
                 let quota = json!({"metadata": {"name": format!("q{most}"), "namespace": "a"}, "spec": {"hard": hard}});
-                pending("resourcequotas", self.judge("resourcequotas", quota))
+                pending("resourcequotas", self.validate("resourcequotas", quota))
             }
             Deed::Label => {
                 for quota in self.quota_names() {
@@ -385,9 +385,9 @@ impl World {
         }
     }
 
-    /// As the server: a creation needs its place to be free.
+    /// As in the server, the name of a creation must be free.
     fn finish(&mut self, pending: Pending) {
-        let key = crate::reader::key(&kind(pending.plural), "a", name(&pending.object));
+        let key = crate::object_store::key(&kind(pending.plural), "a", name(&pending.object));
         if self.store.get(&key).is_none() {
             self.commit(pending.plural, &pending.object, pending.together);
         }
@@ -397,7 +397,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// However writes overlap: once a counted write has met a quota, its usage is exactly what is there.
+    /// However writes overlap: after a counted write has seen a quota, its usage is exact.
     #[test]
     fn usage_is_exact(deeds in deeds(), delays in prop::collection::vec(any::<bool>(), 40)) {
         let mut world = World::with_namespace("a");

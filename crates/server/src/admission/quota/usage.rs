@@ -1,8 +1,8 @@
-//! What objects take of quotas.
+//! The usage of quotas by objects.
 
 use super::scope;
 use crate::admission::storage_class::class_of;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use object::access::Access;
 use object::pod::amounts::{self, Amounts};
 use object::quantity::Quantity;
@@ -10,15 +10,15 @@ use object::value::Key;
 use object::{Status, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Core kinds that quotas also know by their plain name; others only as `count/…`.
+/// Core kinds that quotas also count by their plain name. Others have only `count/…`.
 const PLAIN_NAMES: [&str; 7] =
     ["pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims"];
-/// Resources that every container must speak about once a quota limits them.
+/// Resources that every container must specify if a quota limits them.
 const EXPLICIT: [&str; 6] = ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 const STORAGE_CLASS: &str = "storageclass.storage.k8s.io";
 const ATTRIBUTES_CLASS: &str = "volumeattributesclass.storage.k8s.io";
 
-/// A kind, as far as quotas tell kinds apart.
+/// A kind as quotas identify it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Countable<'a> {
     pub group: &'a str,
@@ -30,7 +30,7 @@ pub const CLAIMS: Countable<'_> = Countable { group: "", plural: "persistentvolu
 const SERVICES: Countable<'_> = Countable { group: "", plural: "services" };
 
 impl<'a> Countable<'a> {
-    /// The kind whose objects use this resource of a quota.
+    /// The kind whose objects use this quota resource.
     fn of_resource(resource: &'a str) -> Countable<'a> {
         if let Some(counted) = resource.strip_prefix("count/") {
             let (plural, group) = counted.split_once('.').unwrap_or((counted, ""));
@@ -54,24 +54,24 @@ impl<'a> Countable<'a> {
         format!("/{group}/{}/{namespace}/", self.plural)
     }
 
-    /// Whether what an object takes depends on more than its being there.
+    /// Whether the usage depends on more than the object's existence.
     fn is_weighed(self) -> bool {
         [PODS, CLAIMS, SERVICES].contains(&self)
     }
 
-    /// Whether an update can matter to any quota.
+    /// Whether an update can change the usage of a quota.
     pub fn changed(self, before: Option<&Value>, after: Option<&Value>) -> bool {
         let (Some(before), Some(after)) = (before, after) else { return true };
         self.is_weighed() && (self.usage(before) != self.usage(after) || scope::changed(self, before, after))
     }
 
-    /// All that one object uses, of every resource a quota could name.
+    /// The usage of one object, for every resource that a quota can name.
     pub fn usage(self, object: &Value) -> Amounts {
         let one = Quantity::from_int(1);
         let counted =
             if self.group.is_empty() { self.plural.to_owned() } else { format!("{}.{}", self.plural, self.group) };
         let mut usage = Amounts::from([(format!("count/{counted}"), one)]);
-        // A pod that has ended needs nothing any more; it is only there.
+        // A finished pod uses no compute resources; only its existence counts.
         let ended = self == PODS && matches!(object.text(&["status", "phase"]), "Succeeded" | "Failed");
         if ended {
             return usage;
@@ -88,7 +88,7 @@ impl<'a> Countable<'a> {
         usage
     }
 
-    /// The resources that the quota limits and that containers of this pod do not specify, with those containers.
+    /// Limited resources that containers of this pod do not specify, with the names of these containers.
     pub fn unspecified<'b>(self, object: &'b Value, quota: &Value) -> BTreeMap<&'static str, BTreeSet<&'b str>> {
         let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         if self != PODS {
@@ -106,7 +106,7 @@ impl<'a> Countable<'a> {
     }
 }
 
-/// What the objects of a namespace use of this quota, for every resource it limits.
+/// The usage of this quota by the objects of a namespace, for each limited resource.
 pub fn count(reader: &Reader, namespace: &str, quota: &Value) -> Result<Amounts, Status> {
     let hard: BTreeSet<&str> = quota.members(&["spec", "hard"]).keys().map(Key::as_str).collect();
     let mut used: Amounts = hard.iter().map(|resource| ((*resource).to_owned(), Quantity::ZERO)).collect();
@@ -129,7 +129,7 @@ pub fn count(reader: &Reader, namespace: &str, quota: &Value) -> Result<Amounts,
     Ok(used)
 }
 
-/// Requests and limits under the names that quotas have for them.
+/// Requests and limits under the quota's resource names.
 fn compute(requests: &Amounts, limits: &Amounts) -> Amounts {
     let mut usage = Amounts::new();
     for (name, amount) in requests {
@@ -152,7 +152,7 @@ fn compute(requests: &Amounts, limits: &Amounts) -> Amounts {
 fn storage(claim: &Value) -> Amounts {
     let amount = |path: &[&str]| claim.at(path).and_then(Quantity::of).unwrap_or(Quantity::ZERO);
     let requested = amount(&["spec", "resources", "requests", "storage"]);
-    // While a claim grows (or is set back after growing), the larger of the two is what the backend may hold.
+    // During an expansion, or after it was reduced, the backend may hold the larger of the two sizes.
     let size = requested.max(amount(&["status", "allocatedResources", "storage"]));
     let mut usage = Amounts::from([("requests.storage".to_owned(), size)]);
     let mut of_class = |class: &str, suffix: &str| {
@@ -169,7 +169,7 @@ fn storage(claim: &Value) -> Amounts {
     usage
 }
 
-/// Every class a claim has or is to have: the asked one, the current one, and the one a change is under way to.
+/// Every class of a claim: the requested, the current, and the target of a modification in progress.
 pub fn attributes_classes(claim: &Value) -> BTreeSet<&str> {
     let paths: [&[&str]; 3] = [
         &["spec", "volumeAttributesClassName"],

@@ -1,4 +1,4 @@
-//! The roles and bindings that a cluster begins with, and how an older set of them is brought up to date.
+//! The roles and bindings of a new cluster, and the update of older ones.
 
 mod reconcile;
 mod roles;
@@ -11,8 +11,8 @@ pub use reconcile::reconcile;
 
 pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
-/// Objects that earlier versions made and that gave too much: kind and name, the binding before its role. The group `system:nodes` had the
-/// rights of all simulated nodes together.
+/// Objects of earlier versions that granted too much, as kind and name, the binding before its role. They gave every
+/// node the permissions of all simulated nodes.
 pub const RETIRED: [(&str, &str); 2] =
     [("ClusterRoleBinding", "mainstay:simulated-node"), ("ClusterRole", "mainstay:simulated-node")];
 
@@ -29,7 +29,7 @@ pub fn objects() -> Vec<Value> {
     objects
 }
 
-/// Aggregated roles may choose one another, so this goes on until nothing changes.
+/// Aggregated roles may select each other, so repeat until nothing changes.
 fn fill_in_aggregated(objects: &mut [Value]) {
     let mut changed = true;
     while changed {
@@ -44,7 +44,7 @@ fn fill_in_aggregated(objects: &mut [Value]) {
     }
 }
 
-/// A rule for resources. Lists are separated by blanks; `core` is the group without a name.
+/// A rule for resources. Lists are separated by spaces; `core` is the empty group.
 fn allow(verbs: &str, groups: &str, resources: &str) -> Rule {
     let group = |group: String| if group == "core" { String::new() } else { group };
     Rule {
@@ -64,7 +64,7 @@ fn allow_paths(verbs: &str, paths: &str) -> Rule {
     Rule { verbs: words(verbs), urls: words(paths), ..Rule::default() }
 }
 
-/// What everyone who reports needs.
+/// Permission to create and update events.
 fn events() -> Rule {
     allow("create update patch", "core events.k8s.io", "events")
 }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_do_what_out_of_the_box() {
+    fn permissions_of_the_bootstrap_roles() {
         let index = index();
         let account = |name: &str| User {
             name: crate::authn::service_account_name("kube-system", name),
@@ -188,7 +188,7 @@ mod tests {
             (&jane, "create authorization.k8s.io selfsubjectaccessreviews", true),
             (&jane, "list core pods", false),
             (&account("default"), "get /openid/v1/jwks", true),
-            // Nodes have their rights by name, not by a role of their group.
+            // Nodes have permissions by name, not through a role of their group.
             (&node, "patch core nodes/status", false),
             (&node, "patch core pods/status", false),
             (&node, "delete core pods", false),

@@ -1,12 +1,12 @@
-//! Bringing an existing bootstrap object up to date without taking away what was added to it.
+//! Updates an existing bootstrap object without removing what users added.
 
 use super::super::rule::{Rule, compact, missing};
 use super::AUTOUPDATE;
 use object::Value;
 use object::access::Access;
 
-/// What must be written so that `existing` holds all of `wanted`: the whole object, or `None` when nothing is missing. An object
-/// annotated `autoupdate: "false"` is its owner's affair, and so is a binding that was made anew for another role.
+/// The object to write so that `existing` contains all of `wanted`, or `None` if nothing is missing. Objects
+/// annotated with `autoupdate: "false"`, and bindings to another role, are not changed.
 pub fn reconcile(existing: &Value, wanted: &Value) -> Option<Value> {
     let left_alone = existing.text(&["metadata", "annotations", AUTOUPDATE]) == "false";
     if left_alone || existing.at(&["roleRef"]) != wanted.at(&["roleRef"]) {
@@ -19,7 +19,7 @@ pub fn reconcile(existing: &Value, wanted: &Value) -> Option<Value> {
         }
     }
     if wanted.has(&["aggregationRule"]) {
-        // The rules are the aggregation's; only what it chooses from is ours.
+        // The rules come from the aggregation; only its selectors are updated.
         add_absent(&mut merged, wanted, &["aggregationRule", "clusterRoleSelectors"]);
     } else if wanted.has(&["rules"]) {
         add_missing_rules(&mut merged, wanted);

@@ -1,4 +1,4 @@
-//! Roles for people and for components that upstream clusters have too.
+//! Roles for users and for components, as in upstream clusters.
 
 use super::{
     ALL, READ, WRITE, allow, allow_named, allow_paths, cluster_binding, cluster_role, events, group, object, user,
@@ -17,7 +17,7 @@ pub fn objects() -> Vec<Value> {
     objects
 }
 
-/// Roles that every caller, or every caller who proved an identity, has.
+/// Roles of every client, or of every authenticated client.
 fn everyone() -> Vec<Value> {
     let public = "/healthz /livez /readyz /version /version/";
     let discovery = "/healthz /livez /readyz /version /version/ /openapi /openapi/* /api /api/* /apis /apis/*";
@@ -44,7 +44,7 @@ fn everyone() -> Vec<Value> {
     .collect()
 }
 
-/// Roles to give to people in a namespace: `view` within `edit` within `admin`, each open to additions by label.
+/// Roles for users of a namespace: `view` is part of `edit`, and `edit` of `admin`. Labelled roles add rules to each.
 fn people() -> Vec<Value> {
     vec![
         aggregated("admin", "admin", None),
@@ -60,7 +60,7 @@ fn aggregation_label(target: &str) -> String {
     format!("rbac.authorization.k8s.io/aggregate-to-{target}")
 }
 
-/// A role that gathers what is labelled for `from`, and is itself labelled for `to`.
+/// A role that aggregates rules labelled for `from`, and is itself labelled for `to`.
 fn aggregated(name: &str, from: &str, to: Option<&str>) -> Value {
     let mut role = object("ClusterRole", name);
     role["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {aggregation_label(from): "true"}}]});
@@ -83,14 +83,14 @@ fn admin_rules() -> Vec<Rule> {
     ]
 }
 
-// `edit` and `view` name kinds of upstream's that Mainstay does not serve (Deployments and others): charts create roles over
-// them, and who may edit a namespace must be able to install those charts.
+// `edit` and `view` include upstream kinds that Mainstay does not serve, such as Deployments, because charts create
+// roles for them, and an editor of a namespace must be able to install these charts.
 
 fn edit_rules() -> Vec<Rule> {
     let apps = "statefulsets statefulsets/scale daemonsets deployments deployments/scale deployments/rollback \
                 replicasets replicasets/scale";
     vec![
-        // Reading these is as good as acting with them, so that `view` does not have it.
+        // Reading these gives the power to act with them, so `view` does not include them.
         allow(READ, "core", "pods/attach pods/exec pods/portforward pods/proxy secrets services/proxy"),
         allow("impersonate", "core", "serviceaccounts"),
         allow(WRITE, "core", "pods pods/attach pods/exec pods/portforward pods/proxy"),
@@ -120,7 +120,7 @@ fn view_rules() -> Vec<Rule> {
             "configmaps endpoints persistentvolumeclaims persistentvolumeclaims/status pods replicationcontrollers \
              replicationcontrollers/scale serviceaccounts services services/status",
         ),
-        // A namespace is read at its own scope: only the one that the role is bound in.
+        // Allows to read only the namespace of the binding.
         allow(
             READ,
             "core",
@@ -155,8 +155,8 @@ fn components() -> Vec<Value> {
         ),
         cluster_role("system:node-proxier", &proxier_rules()),
         cluster_binding("system:node-proxier", "system:node-proxier", vec![user("system:kube-proxy")]),
-        // Bound to no subject, as upstream: nodes have their rights by name (`authz::node`). What that leaves out, such as Secrets, an
-        // administrator gives to the user of one node by binding this role.
+        // Without subjects, as upstream: nodes have permissions by name (`authz::node`). An administrator grants the
+        // rest, such as Secrets, by binding this role to the user of one node.
         cluster_role("system:node", &kubelet_rules()),
         cluster_binding("system:node", "system:node", Vec::new()),
     ]
@@ -214,7 +214,7 @@ fn controller_manager_rules() -> Vec<Rule> {
             "leases",
             "kube-controller-manager mainstay-controllers",
         ),
-        // It keeps the caches that all controllers read, and hands each its own identity.
+        // Maintains caches for all controllers, and creates their tokens.
         allow("list watch", ALL, ALL),
         allow("get create", "core", "serviceaccounts"),
         allow("create", "core", "serviceaccounts/token"),

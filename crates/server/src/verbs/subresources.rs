@@ -1,13 +1,13 @@
-//! Verbs that are not plain reads and writes: reviews, scale, binding, eviction, tokens.
+//! Verbs other than plain reads and writes: reviews, scale, binding, eviction, tokens.
 
 use super::delete::{DeleteOptions, delete_with};
 use super::update::change;
-use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming, patch};
-use crate::admission::Together;
+use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, decode_request, patch};
+use crate::admission::AtomicWrites;
 use crate::authn::token_request;
 use crate::authz::reviews::Reviewer;
 use crate::negotiate::{self, PatchType};
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use crate::render;
 use crate::request::Verb;
 use crate::subresources::{binding, eviction, scale};
@@ -19,14 +19,14 @@ use object::{Errors, Status, Value, decode, schema, write};
 
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 
-/// Answers a review: nothing is stored.
+/// Responds to a review. Nothing is stored.
 pub fn review(call: &Call<'_>) -> Result<Answer, Status> {
     if call.target.verb != Verb::Create || !call.target.name.is_empty() {
         return Err(Status::method_not_allowed());
     }
     let options = call.options()?;
     let mut warnings = Vec::new();
-    let asked = incoming::object(call, &options, &mut warnings)?;
+    let asked = decode_request::object(call, &options, &mut warnings)?;
     let mut errors = Errors::default();
     call.kind.rules.validate_create(&asked, &call.ctx(), &mut errors);
     if !errors.is_empty() {
@@ -37,12 +37,12 @@ pub fn review(call: &Call<'_>) -> Result<Answer, Status> {
     Ok(Answer { warnings, ..Answer::new(201, render::to_bytes(&answered)) })
 }
 
-/// The replica count of an object, seen as an `autoscaling/v1` Scale.
+/// The Scale subresource: replicas of an object as `autoscaling/v1` Scale.
 pub async fn scale(call: &Call<'_>, sub: &Subresource, verb: Verb) -> Result<Answer, Status> {
     let object = match verb {
         Verb::Get => Value::clone(&call.stored(&call.target.name)?.0),
         Verb::Update => {
-            let sent = incoming::other(call, SCALE)?;
+            let sent = decode_request::other(call, SCALE)?;
             set_scale(call, sub, |_| Ok(sent.clone())).await?
         }
         Verb::Patch => {
@@ -73,10 +73,10 @@ async fn set_scale(
     changed.object(call)
 }
 
-/// Puts a pod on a node.
+/// Assigns a pod to a node.
 pub async fn binding(call: &Call<'_>) -> Result<Answer, Status> {
     let options = call.options()?;
-    let asked = incoming::other(call, "io.k8s.api.core.v1.Binding")?;
+    let asked = decode_request::other(call, "io.k8s.api.core.v1.Binding")?;
     for _ in 0..ATTEMPTS_MAX {
         let (old, record) = call.stored(&call.target.name)?;
         let mut new = binding::bind(&old, &asked, call.now)?;
@@ -89,21 +89,21 @@ pub async fn binding(call: &Call<'_>) -> Result<Answer, Status> {
         if options.dry_run {
             return Ok(success());
         }
-        match call.commit(&record.key, record.modified, call.put(&record.key, &new), Together::default()).await {
+        match call.commit(&record.key, record.modified, call.put(&record.key, &new), AtomicWrites::default()).await {
             Ok(committed) => {
                 call.remember(&committed.records[0], new);
                 return Ok(success());
             }
-            Err(Lost::Object | Lost::Together) => {}
-            Err(Lost::Store(status)) => return Err(status),
+            Err(CommitConflict::Object | CommitConflict::AtomicWrites) => {}
+            Err(CommitConflict::Store(status)) => return Err(status),
         }
     }
     Err(call.modified(&call.target.name))
 }
 
-/// Deletes a pod if the disruption budgets allow it; the budget is charged in the same transaction.
+/// Deletes a pod if its disruption budgets allow it. The budget is updated in the same transaction.
 pub async fn eviction(call: &Call<'_>) -> Result<Answer, Status> {
-    let asked = incoming::other(call, "io.k8s.api.policy.v1.Eviction")?;
+    let asked = decode_request::other(call, "io.k8s.api.policy.v1.Eviction")?;
     let mut options = DeleteOptions::from_value(asked.at(&["deleteOptions"]).unwrap_or(&Value::Null))?;
     options.dry_run |= call.options()?.dry_run;
     let reader = Reader { store: call.server.store.clone() };
@@ -112,7 +112,7 @@ pub async fn eviction(call: &Call<'_>) -> Result<Answer, Status> {
         let budgets = reader.list(&prefix)?;
         let objects: Vec<Value> = budgets.iter().map(|(budget, _)| budget.clone()).collect();
         let evicted = eviction::evict(&pod, &asked, &objects, call.now)?;
-        let mut together = Together::default();
+        let mut together = AtomicWrites::default();
         if let Some(budget) = &evicted.budget {
             let found = budgets.iter().find(|(object, _)| name(object) == name(budget));
             if let Some((_, record)) = found {
@@ -131,9 +131,9 @@ fn success() -> Answer {
     Answer::new(201, render::to_bytes(&status))
 }
 
-/// A token for a ServiceAccount.
+/// Issues a token for a ServiceAccount.
 pub fn token(call: &Call<'_>) -> Result<Answer, Status> {
-    let asked = incoming::other(call, "io.k8s.api.authentication.v1.TokenRequest")?;
+    let asked = decode_request::other(call, "io.k8s.api.authentication.v1.TokenRequest")?;
     let reader = Reader { store: call.server.store.clone() };
     let (namespace, name) = (&call.target.namespace, &call.target.name);
     let tokens = &call.server.authn.tokens;

@@ -1,9 +1,10 @@
-//! The judge of rights: every request of a controller, a node, the scheduler or a leader must be allowed by the bootstrap role of its
-//! account and by the manifests in `deploy/`, also on API servers with the admission plugin OwnerReferencesPermissionEnforcement.
+//! Permission checker: every request of a controller, a node, the scheduler or the leader election must be allowed by
+//! the bootstrap role of its account and by the manifests in `deploy/`. This includes the admission plugin
+//! OwnerReferencesPermissionEnforcement of other API servers.
 //!
-//! A request is judged when it is sent, so also one that a fault drops or refuses, and one that only a retry sends.
+//! A request is checked when it is sent, so requests that a fault drops, and retries, are checked too.
 
-use crate::point::ELECTION;
+use crate::fault_point::ELECTION;
 use http::{Method, Response, StatusCode, Uri};
 use object::Value;
 use object::access::{self, Access};
@@ -18,22 +19,22 @@ const CONTROLLERS: &str = include_str!("../../../deploy/controllers.yaml");
 const NODES: &str = include_str!("../../../deploy/nodes.yaml");
 const SCHEDULER: &str = "system:kube-scheduler";
 
-/// What gives an account its rights, by the name of its source: one of these rules must allow each request.
-type Sources = BTreeMap<&'static str, Vec<Rule>>;
+/// Rules of an account, by source. Each source alone must allow each request.
+type RuleSources = BTreeMap<&'static str, Vec<Rule>>;
 
-/// The rights that a request lacks, one sentence each. `account` is who sends it; accounts that act for people are not judged.
-pub fn lacks(account: &str, method: &Method, uri: &Uri) -> Vec<String> {
+/// Missing permissions of a request, one sentence each. Accounts that act for users are not checked.
+pub fn missing_permissions(account: &str, method: &Method, uri: &Uri) -> Vec<String> {
     let Some(sources) = sources_of(account) else { return Vec::new() };
     match authz::asked(method, uri) {
         Ok(right) => missing(account, sources, &right),
         Err(status) => {
-            vec![format!("{account} sends a request that cannot be read: {method} {uri}: {}", status.message)]
+            vec![format!("{account} sent a request that cannot be parsed: {method} {uri}: {}", status.message)]
         }
     }
 }
 
-/// The rights that a write of owner references lacks. `stored` gives the stored object by its key.
-pub fn lacks_for_owners(
+/// Missing permissions of a write of owner references. `stored` returns the stored object by its key.
+pub fn missing_owner_permissions(
     account: &str,
     method: &Method,
     uri: &Uri,
@@ -67,8 +68,9 @@ pub fn lacks_for_owners(
     lacking
 }
 
-/// The answer, if it refuses a request for lack of a right. Other refusals, such as those of quotas, are part of a story.
-pub fn refused(account: &str, answer: &Response<Body>) -> Option<String> {
+/// Returns a sentence if the response is a refusal by RBAC. Other refusals, such as those of quotas, are part of a
+/// story.
+pub fn refused_by_rbac(account: &str, answer: &Response<Body>) -> Option<String> {
     let Body::Once(said) = answer.body() else { return None };
     if answer.status() != StatusCode::FORBIDDEN || sources_of(account).is_none() {
         return None;
@@ -79,11 +81,11 @@ pub fn refused(account: &str, answer: &Response<Body>) -> Option<String> {
     is_about_rights.then(|| format!("{account}: {message}"))
 }
 
-fn missing(account: &str, sources: &Sources, right: &Attributes) -> Vec<String> {
+fn missing(account: &str, sources: &RuleSources, right: &Attributes) -> Vec<String> {
     let lacking = sources.iter().filter(|(_, rules)| !rules.iter().any(|rule| rule.allows(right)));
     let Attributes { verb, group, resource, subresource, namespace, name, path, .. } = right;
     let what = format!("{verb} {group}/{resource}/{subresource} {namespace}/{name}{path}");
-    lacking.map(|(source, _)| format!("{account} may not {what} by {source}")).collect()
+    lacking.map(|(source, _)| format!("{account} has no permission to {what} in {source}")).collect()
 }
 
 fn finalizing(owner: &Value, namespace: &str) -> Attributes {
@@ -113,37 +115,37 @@ pub fn bootstrap_objects() -> Vec<Value> {
     [node::bootstrap_objects(), runtime::bootstrap_objects()].concat()
 }
 
-/// `None` for accounts that act for people.
-fn sources_of(account: &str) -> Option<&'static Sources> {
-    static KNOWN: OnceLock<BTreeMap<String, Sources>> = OnceLock::new();
+/// Returns `None` for accounts that act for users.
+fn sources_of(account: &str) -> Option<&'static RuleSources> {
+    static KNOWN: OnceLock<BTreeMap<String, RuleSources>> = OnceLock::new();
     let known = KNOWN.get_or_init(all_sources);
-    // All nodes have the same rights.
+    // All nodes have the same permissions.
     known.get(if account.starts_with("system:node:") { "system:node:" } else { account })
 }
 
-fn all_sources() -> BTreeMap<String, Sources> {
+fn all_sources() -> BTreeMap<String, RuleSources> {
     let objects = [bootstrap::objects(), bootstrap_objects()].concat();
     let of_everyone = || rules_of(&objects, "ClusterRole", "system:discovery");
     let with_everyone = |rules: Vec<Rule>| rules.into_iter().chain(of_everyone()).collect::<Vec<_>>();
     let mut all = BTreeMap::new();
     for controller in runtime::descriptors() {
         let by_role = rules_of(&objects, "ClusterRole", &controller.role_name());
-        let by_manifest = block(controller.name);
+        let by_manifest = manifest_rules(controller.name);
         let sources = [("its role", with_everyone(by_role)), ("deploy/controllers.yaml", with_everyone(by_manifest))];
-        all.insert(controller.account.to_owned(), Sources::from(sources));
+        all.insert(controller.account.to_owned(), RuleSources::from(sources));
     }
     let manifest = documents(NODES);
     let by_manifest: Vec<Rule> = manifest.iter().flat_map(Rule::of_role).collect();
     let mut of_nodes = rules_of(&objects, "ClusterRole", "mainstay:simulated-nodes");
     of_nodes.extend(rules_of(&objects, "Role", "mainstay:simulated-nodes"));
     let sources = [("its role", of_nodes), ("deploy/nodes.yaml", by_manifest.clone())];
-    all.insert("system:node:".to_owned(), Sources::from(sources));
+    all.insert("system:node:".to_owned(), RuleSources::from(sources));
     let mut of_scheduler = rules_of(&objects, "ClusterRole", SCHEDULER);
     of_scheduler.extend(rules_of(&objects, "ClusterRole", "system:volume-scheduler"));
     let sources = [("its role", of_scheduler), ("deploy/nodes.yaml", by_manifest)];
-    all.insert(SCHEDULER.to_owned(), Sources::from(sources));
+    all.insert(SCHEDULER.to_owned(), RuleSources::from(sources));
     let of_leader = rules_of(&documents(CONTROLLERS), "Role", "mainstay-controllers");
-    all.insert(ELECTION.to_owned(), Sources::from([("deploy/controllers.yaml", of_leader)]));
+    all.insert(ELECTION.to_owned(), RuleSources::from([("deploy/controllers.yaml", of_leader)]));
     for (account, sources) in &all {
         assert!(
             sources.values().all(|rules| !rules.is_empty()),
@@ -164,8 +166,8 @@ fn documents(manifest: &str) -> Vec<Value> {
     manifest.split("\n---\n").map(read).collect()
 }
 
-/// The rules of one controller in the manifest: users cut the blocks of controllers that they leave out.
-fn block(controller: &str) -> Vec<Rule> {
+/// The rules of one controller in the manifest, which has one block per controller that users can delete.
+fn manifest_rules(controller: &str) -> Vec<Rule> {
     let (_, rest) = CONTROLLERS.split_once(&format!("\n  # {controller}\n")).expect("every controller has a block");
     let ends = ["\n  # ", "\n---\n"];
     let end = ends.iter().filter_map(|end| rest.find(end)).min().expect("a block ends");
@@ -177,12 +179,12 @@ mod tests {
     use super::*;
     use object::json;
 
-    fn lacks_of(account: &str, method: Method, path: &str) -> Vec<String> {
-        lacks(account, &method, &path.parse().expect("a path"))
+    fn missing_permissions_of(account: &str, method: Method, path: &str) -> Vec<String> {
+        missing_permissions(account, &method, &path.parse().expect("a path"))
     }
 
     #[test]
-    fn what_roles_and_manifests_give_is_enough_and_the_rest_is_not() {
+    fn roles_and_manifests_allow_exactly_the_needed_requests() {
         let claim = "/api/v1/namespaces/default/persistentvolumeclaims/data";
         let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/mainstay-controllers";
         let node_lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/simulated-0";
@@ -197,9 +199,9 @@ mod tests {
             ("system:node:simulated-0", Method::PATCH, node_lease, 0),
             ("system:node:simulated-0", Method::DELETE, node_lease, 2),
             (SCHEDULER, Method::DELETE, node_lease, 2),
-            (crate::ledger::OPERATOR, Method::DELETE, claim, 0),
+            (crate::commit_checker::OPERATOR, Method::DELETE, claim, 0),
         ] {
-            let lacking = lacks_of(account, method.clone(), path);
+            let lacking = missing_permissions_of(account, method.clone(), path);
             assert_eq!(lacking.len(), count, "{account} {method} {path}: {lacking:?}");
         }
     }
@@ -213,11 +215,11 @@ mod tests {
         for (account, path, before, after, count) in [
             (sets, claim, None, Some(owner("u", false)), 0),
             (sets, pod, None, Some(owner("u", true)), 0),
-            // It may not delete claims: by its role and by its block in the manifest.
+            // This account may not delete claims, according to its role and its block in the manifest.
             (protection, claim, None, Some(owner("u", false)), 2),
             (protection, claim, Some(owner("u", false)), Some(owner("u", false)), 0),
             (protection, claim, Some(owner("u", false)), None, 2),
-            // Nor update finalizers of sets.
+            // This account may not update finalizers of sets either.
             (protection, claim, None, Some(owner("u", true)), 4),
             (protection, claim, Some(owner("u", true)), Some(owner("u", true)), 0),
         ] {
@@ -225,21 +227,22 @@ mod tests {
                 |owners: &Option<Value>| json!({"metadata": {"ownerReferences": Vec::from_iter(owners.clone())}});
             let body = object(&after).to_string();
             let uri = path.parse().expect("a path");
-            let lacking = lacks_for_owners(account, &Method::PATCH, &uri, body.as_bytes(), |_| Some(object(&before)));
+            let lacking =
+                missing_owner_permissions(account, &Method::PATCH, &uri, body.as_bytes(), |_| Some(object(&before)));
             assert_eq!(lacking.len(), count, "{account} {before:?} {after:?}: {lacking:?}");
         }
     }
 
     #[test]
-    fn only_a_missing_right_is_a_refusal_for_lack_of_one() {
+    fn only_rbac_refusals_count_as_missing_permissions() {
         let answer = |code: u16, message: &str| {
             server::app::status_response(&object::Status::new(code, "Forbidden", message.to_owned()))
         };
         let lacking = r#"pods is forbidden: User "u" cannot list resource "pods" in API group "" at the cluster scope"#;
         let quota = r#"pods "p" is forbidden: exceeded quota: q"#;
-        let refused = |code, message| refused("statefulset-controller", &answer(code, message)).is_some();
-        assert!(refused(403, lacking));
-        assert!(!refused(403, quota));
-        assert!(!refused(409, lacking));
+        let is_rbac = |code, message| refused_by_rbac("statefulset-controller", &answer(code, message)).is_some();
+        assert!(is_rbac(403, lacking));
+        assert!(!is_rbac(403, quota));
+        assert!(!is_rbac(409, lacking));
     }
 }

@@ -1,5 +1,5 @@
-//! Keeping the server's identity in the store: all servers of one store are one to their clients, and a copy of the store is enough to
-//! be the same server elsewhere.
+//! The server's identity in the store. All servers of one store have the same identity, and a server on a copy of the
+//! store keeps it.
 
 use super::certs::{CertError, Identity};
 use super::files::{self, FileError};
@@ -8,11 +8,11 @@ use object::json;
 use std::path::Path;
 use store::{Condition, Operation, Range, Store, Txn};
 
-/// Beside the objects, where no kind is: nobody reads it through the API.
+/// A key outside the prefixes of objects, so that the API cannot read it.
 const KEY: &str = "/mainstay/identity";
 
 #[derive(Debug, thiserror::Error)]
-pub enum KeptError {
+pub enum IdentityStoreError {
     #[error(transparent)]
     Identity(#[from] CertError),
     #[error(transparent)]
@@ -21,18 +21,18 @@ pub enum KeptError {
     Store(#[from] store::Error),
 }
 
-/// The identity kept in the store: read, or made by whichever server comes first. `older` is the directory in which servers kept it
-/// before they kept it in the store.
+/// Reads the identity from the store, or stores a new one if there is none. `older` is the directory in which earlier
+/// versions stored it.
 ///
-/// What `names` or the time ask to be renewed is renewed for this server only, because the names differ from server to server.
+/// Renewals because of `names` or of the time are not stored, because the names differ from server to server.
 pub async fn identity(
     store: &dyn Store,
     older: Option<&Path>,
     names: &[String],
     now: jiff::Timestamp,
-) -> Result<Identity, KeptError> {
+) -> Result<Identity, IdentityStoreError> {
     loop {
-        // Asked before the identity is: whoever writes anything else has written that before.
+        // Read this before the identity: a server stores its identity before any other object.
         let in_use = !store.list(Range { limit: 1, ..Range::default() })?.records.is_empty();
         if let Some(mut identity) = read(store)? {
             identity.renew(names, now)?;
@@ -54,14 +54,14 @@ pub async fn identity(
     }
 }
 
-/// The identity in the store, as it was kept.
+/// Reads the identity from the store, without renewing its certificates.
 pub fn read(store: &dyn Store) -> Result<Option<Identity>, CertError> {
     let Some(record) = store.get(KEY) else { return Ok(None) };
-    let kept = crate::reader::parse(&record).map_err(|status| CertError::Unreadable(status.message))?;
+    let kept = crate::object_store::parse(&record).map_err(|status| CertError::Unreadable(status.message))?;
     Identity::from_pem(kept.text(&["identity"])).map(Some)
 }
 
-/// Keeps an identity where there is none yet. Afterwards this one or, where another server was faster, the other's is there.
+/// Stores an identity if there is none. Afterwards the store has this one, or that of another server that was faster.
 pub async fn keep(store: &dyn Store, identity: &Identity) -> Result<(), store::Error> {
     let value = crate::codec::encode(&json!({"identity": identity.to_pem()}));
     let txn = Txn {
@@ -99,7 +99,11 @@ mod tests {
         assert_ne!(other.serving, first.serving);
         assert_eq!((&other.ca, &other.admin), (&first.ca, &first.admin));
         assert_eq!(other.service_account_key_pem, first.service_account_key_pem);
-        assert_eq!(identity(&*store, None, &names, now()).await.unwrap(), first, "the other's names are not kept");
+        assert_eq!(
+            identity(&*store, None, &names, now()).await.unwrap(),
+            first,
+            "the other server's names are not stored"
+        );
     }
 
     #[tokio::test]

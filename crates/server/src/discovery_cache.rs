@@ -1,4 +1,5 @@
-//! Documents about what is served, made when first asked for and kept until the kinds change.
+//! Cache of discovery and OpenAPI documents. A document is built at its first request and kept until the kinds
+//! change.
 
 use crate::app::Server;
 use crate::body::Body;
@@ -11,9 +12,9 @@ use object::{Kinds, Status, Value, openapi};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Finished documents by path and form, all of the same table of kinds.
+/// Encoded documents by path and form, all built from the same table of kinds.
 #[derive(Default)]
-pub struct Documents {
+pub struct DiscoveryCache {
     made: Mutex<Made>,
 }
 
@@ -37,8 +38,8 @@ struct Finished {
     etag: String,
 }
 
-impl Documents {
-    /// The document at a path without its trailing slash; `None` when there is none.
+impl DiscoveryCache {
+    /// Returns the document at a path without trailing slash, or `None` if there is none.
     pub fn answer(&self, server: &Server, parts: &Parts, path: &str) -> Option<Result<Response<Body>, Status>> {
         let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
         let variant = match path {
@@ -61,7 +62,7 @@ impl Documents {
         variant: Variant,
         address: &str,
     ) -> Option<Arc<Finished>> {
-        // The plain core document names the address that it was asked at, so it is not kept.
+        // The plain core document contains the address of the request, so it is not cached.
         let kept = !(path == "/api" && variant == Variant::Discovery(Form::Plain));
         let key = (path.to_owned(), variant);
         {
@@ -119,7 +120,7 @@ fn make(server: &Server, kinds: &Kinds, path: &str, variant: Variant, address: &
     Some(finish(document.content_type, crate::render::to_bytes(&document.value)))
 }
 
-/// What the root lists.
+/// The list of paths at the root.
 fn index(kinds: &Kinds) -> Value {
     let mut paths: std::collections::BTreeSet<String> =
         ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]

@@ -1,42 +1,43 @@
-//! How a connection is used: one that asks for nothing is not kept for ever.
+//! Idle timeouts of connections.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Clients connect when they have something to ask.
+/// Time until the first request of a connection.
 const FIRST_REQUEST_TIME_MAX: Duration = Duration::from_secs(15);
-/// How long a client may keep a connection for its next request. (HTTP/1.1 connections are kept for as long as headers may take.)
+/// How long a connection may be idle between requests. (HTTP/1.1 connections may be idle as long as headers may
+/// take.)
 const IDLE_TIME_MAX: Duration = Duration::from_secs(5 * 60);
 
-pub struct Usage(Mutex<Used>);
+pub struct IdleTimeout(Mutex<State>);
 
-struct Used {
+struct State {
     open: usize,
     asked: bool,
-    /// When the last request ended, or the connection began.
+    /// The end of the last request, or the start of the connection.
     since: Instant,
 }
 
-/// A request that is being answered.
-pub struct Open(Arc<Usage>);
+/// A request that is being handled.
+pub struct ActiveRequest(Arc<IdleTimeout>);
 
-impl Usage {
-    pub fn new() -> Arc<Usage> {
-        Arc::new(Usage(Mutex::new(Used { open: 0, asked: false, since: Instant::now() })))
+impl IdleTimeout {
+    pub fn new() -> Arc<IdleTimeout> {
+        Arc::new(IdleTimeout(Mutex::new(State { open: 0, asked: false, since: Instant::now() })))
     }
 
-    pub fn begin(self: &Arc<Usage>) -> Open {
-        let mut used = self.used();
+    pub fn begin(self: &Arc<IdleTimeout>) -> ActiveRequest {
+        let mut used = self.state();
         used.open += 1;
         used.asked = true;
         drop(used);
-        Open(self.clone())
+        ActiveRequest(self.clone())
     }
 
-    /// Whether there ever was a request.
+    /// Whether the connection has had a request.
     pub fn asked(&self) -> bool {
-        self.used().asked
+        self.state().asked
     }
 
     /// Waits until the connection has been idle for too long.
@@ -44,7 +45,7 @@ impl Usage {
         loop {
             let now = Instant::now();
             let until = {
-                let used = self.used();
+                let used = self.state();
                 match (used.open, used.asked) {
                     (0, false) => used.since + FIRST_REQUEST_TIME_MAX,
                     (0, true) => used.since + IDLE_TIME_MAX,
@@ -58,14 +59,14 @@ impl Usage {
         }
     }
 
-    fn used(&self) -> MutexGuard<'_, Used> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("no panic happens under this lock")
     }
 }
 
-impl Drop for Open {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        let mut used = self.0.used();
+        let mut used = self.0.state();
         used.open -= 1;
         used.since = Instant::now();
     }

@@ -1,10 +1,10 @@
-//! Somebody who lists and watches what selectors take, breaks off, and goes on: lists are compared with what was committed here, watches where
-//! they pass by ([`crate::audit`]). What they look at comes into their selections and leaves them.
+//! A client that lists and watches with selectors, disconnects and resumes. Lists are compared with the committed
+//! state here, watches in [`crate::watch_audit`]. Objects enter and leave its selections during a run.
 
-use crate::audit::Selection;
+use crate::commit_checker::CommitChecker;
 use crate::entropy::Rng;
-use crate::ledger::Ledger;
 use crate::log::Log;
+use crate::watch_audit::Selection;
 use futures::StreamExt;
 use http::Request;
 use kube::core::WatchEvent;
@@ -14,30 +14,30 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is looked at.
-pub const VIEWS: [&str; 4] = [
+/// Lists and watches to compare.
+pub const SELECTIONS: [&str; 4] = [
     "/api/v1/pods?fieldSelector=status.phase%3DRunning",
     "/api/v1/pods?labelSelector=statefulset.kubernetes.io/pod-name",
     "/api/v1/persistentvolumeclaims?labelSelector=controller-revision-hash",
     "/api/v1/persistentvolumeclaims?labelSelector=!controller-revision-hash",
 ];
 
-/// Where nobody answers, it is asked again after so long.
+/// Pause before the next attempt after a failure, in virtual time.
 const PAUSE: Duration = Duration::from_millis(500);
-/// A watch is broken off after less than so many events.
+/// A watch is closed after fewer events than this.
 const EVENTS_MAX: u64 = 8;
 
-pub struct Onlooker {
+pub struct WatchChecker {
     pub client: kube::Client,
-    pub ledger: Arc<Ledger>,
+    pub commit_checker: Arc<CommitChecker>,
     pub log: Log,
     pub rng: Rng,
     pub view: &'static str,
 }
 
-impl Onlooker {
-    /// For ever.
-    pub async fn look(mut self) {
+impl WatchChecker {
+    /// Lists and watches until the world ends.
+    pub async fn run(mut self) {
         let mut from = None;
         loop {
             from = match from {
@@ -50,7 +50,7 @@ impl Onlooker {
         }
     }
 
-    /// The version of the list, if there was an answer.
+    /// Compares one list with the committed state. Returns its resourceVersion if the server responded.
     async fn list(&self) -> Option<u64> {
         let request = Request::get(self.view).body(Vec::new()).ok()?;
         let list = self.client.request::<Value>(request).await.ok()?;
@@ -60,19 +60,19 @@ impl Onlooker {
         let key = |item: &Value| format!("{kind}{}/{}", namespace(item), name(item));
         let found: BTreeMap<String, Value> =
             list.items(&["items"]).iter().map(|item| (key(item), without_kind(item.clone()))).collect();
-        let committed = self.ledger.selected(&selection, version).into_iter();
+        let committed = self.commit_checker.selected_at(&selection, version).into_iter();
         let wanted: BTreeMap<String, Value> = committed
             .map(|(key, value)| (key.to_string(), without_kind(serde_json::from_slice(&value).unwrap_or_default())))
             .collect();
         if found == wanted {
-            self.log.say(format!("the list {} at {version} has {} objects as committed", self.view, found.len()));
+            self.log.record(format!("the list {} at {version} has the {} committed objects", self.view, found.len()));
         } else {
-            self.log.broken(format!("the list {} at {version} has {found:?} instead of {wanted:?}", self.view));
+            self.log.violation(format!("the list {} at {version} has {found:?}, expected {wanted:?}", self.view));
         }
         Some(version)
     }
 
-    /// Up to which version it was heard, if it can go on from there.
+    /// Reads some events of a watch. Returns the resourceVersion to resume from, or `None` to list again.
     async fn watch(&mut self, mut from: u64) -> Option<u64> {
         let path = format!("{}&watch=true&allowWatchBookmarks=true&resourceVersion={from}", self.view);
         let request = Request::get(path).body(Vec::new()).ok()?;
@@ -86,21 +86,21 @@ impl Onlooker {
                 }
                 Ok(WatchEvent::Bookmark(bookmark)) => bookmark.metadata.resource_version.parse().ok(),
                 Ok(WatchEvent::Error(_)) => return None,
-                // The server died in the middle of a line.
+                // The server was killed while it wrote a line.
                 Err(_) => break,
             };
             from = version?;
         }
-        // Where the server is gone the next attempt finds out, a little later.
+        // Pauses sometimes; if the server is gone, the next attempt notices it.
         if self.rng.chance(500) {
             tokio::time::sleep(PAUSE).await;
         }
-        // It may begin anew all the same.
+        // Sometimes lists again, although it could resume.
         if self.rng.chance(300) { None } else { Some(from) }
     }
 }
 
-/// The items of a list need not say what they are.
+/// Removes apiVersion and kind, which items of a list may omit.
 fn without_kind(mut item: Value) -> Value {
     for member in ["apiVersion", "kind"] {
         item.as_object_mut().and_then(|item| item.remove(member));

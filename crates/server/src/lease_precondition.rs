@@ -1,12 +1,11 @@
-//! Writes that hold only while a Lease is held: what one of several controllers sends with its term is refused once the lease has changed
-//! hands, however late it arrives.
+//! Lease preconditions: writes that are valid only while a Lease is held. A write of a former leader is refused,
+//! however late it arrives.
 //!
-//! The lease becomes a condition of the write's transaction, like everything else that a write is judged by. So there is no moment
-//! between looking and writing.
+//! The Lease becomes a condition of the write's transaction, so there is no gap between the check and the write.
 
 use crate::attributes::{Attributes, User};
 use crate::authz::Authorizer;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use http::HeaderMap;
 use object::Status;
 use object::access::Access;
@@ -16,7 +15,7 @@ use store::{Condition, Txn};
 pub const HEADER: &str = "mainstay-lease";
 const GROUP: &str = "coordination.k8s.io";
 
-/// The term that a write belongs to.
+/// The leader term that a write names.
 #[derive(Debug, PartialEq, Eq)]
 struct Term<'a> {
     namespace: &'a str,
@@ -25,10 +24,10 @@ struct Term<'a> {
     holder: &'a str,
 }
 
-/// Refuses a request that names a Lease which its user may neither read nor write. The answer to the request depends on the holder of
-/// that Lease, so a user without these rights could otherwise guess the holders of Leases in any namespace.
+/// Refuses a request that names a Lease which its user may neither read nor write. The response depends on the
+/// Lease's holder, so otherwise a user could find out the holders of Leases in any namespace.
 pub fn authorize(headers: &HeaderMap, user: &User, authz: &Authorizer) -> Result<(), Status> {
-    // A malformed value is refused by `bind`.
+    // `bind` refuses a malformed value.
     let Some(term) = headers.get(HEADER).and_then(|value| value.to_str().ok()).and_then(read) else { return Ok(()) };
     let asked = |verb: &str| Attributes {
         verb: verb.to_owned(),
@@ -42,7 +41,7 @@ pub fn authorize(headers: &HeaderMap, user: &User, authz: &Authorizer) -> Result
     if authz.allows(user, &asked("update")) { Ok(()) } else { authz.check(user, &asked("get")) }
 }
 
-/// Binds a write to the term that its request names, if it names one.
+/// Adds the term that the request names, if any, to the conditions of the transaction.
 pub fn bind(headers: &HeaderMap, reader: &Reader, txn: &mut Txn) -> Result<(), Status> {
     let Some(value) = headers.get(HEADER) else { return Ok(()) };
     let term = value.to_str().ok().and_then(read).ok_or_else(|| {
@@ -74,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terms_are_read() {
+    fn terms_are_parsed() {
         let term = Term { namespace: "kube-system", name: "l", number: 3, holder: "host_1 x" };
         assert_eq!(read("kube-system/l 3 host_1 x"), Some(term));
         for bad in ["", "l 3 h", "a/b 3", "a/b x h", "a/b 3 ", "/b 3 h", "a/ 3 h", "a/b/c 3 h"] {

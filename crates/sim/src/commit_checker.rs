@@ -1,10 +1,10 @@
-//! The store as the server has it, with every committed write judged before its writer hears of it.
+//! Store wrapper that checks every committed write before the writer gets its response.
 
-use crate::audit::Selection;
 use crate::entropy::Rng;
+use crate::fault_point::FaultPoints;
 use crate::log::Log;
-use crate::point::Points;
 use crate::time::VirtualClock;
+use crate::watch_audit::Selection;
 use bytes::Bytes;
 use futures::FutureExt;
 use object::access::Access;
@@ -22,79 +22,79 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 tokio::task_local! {
-    /// Who sends the request that is being answered.
+    /// Account that sent the request being handled.
     pub static WRITER: Arc<str>;
-    /// The term of leading that the request belongs to, as it says itself.
+    /// Leader term that the request names in its header.
     pub static TERM: Option<Arc<str>>;
 }
 
-/// The lease of whoever leads the controllers.
+/// Lease of the leading controller process.
 pub const LEASE: &str = "mainstay-controllers";
 const LEASE_KEY: &str = "/coordination.k8s.io/leases/kube-system/mainstay-controllers";
 
-/// The name of whoever acts for people.
+/// Account that acts for users.
 pub const OPERATOR: &str = "operator";
 
-/// Where the provisioner writes down what it is about to do.
+/// ConfigMap in which the provisioner records calls before it makes them.
 pub const JOURNAL: &str = "/core/configmaps/kube-system/mainstay-csi-journal";
 
 type Backend = Box<dyn Fn() -> BTreeSet<String> + Send>;
 
-/// What is known of all that was ever committed; outlives crashes of the store.
-pub struct Ledger {
+/// All committed changes of a run, and the rules checked on them. Survives crashes of the store.
+pub struct CommitChecker {
     pub checker: Mutex<Checker>,
     pub log: Log,
     clock: VirtualClock,
-    /// What was acknowledged, by key: revision and value.
+    /// Acknowledged state by key: revision and value.
     acknowledged: Mutex<BTreeMap<Arc<str>, (Revision, Bytes)>>,
-    /// All changes so far, for those who must hear of them.
-    history: Mutex<Vec<Past>>,
-    /// The names of volumes, and of claims with their namespaces, that may be created once more when they have come and gone: by requests that were on their way for so long, or by
-    /// a provisioner that has not heard of their end, and that nobody can tell.
-    returned: Mutex<BTreeSet<String>>,
-    /// The creation of a pod is never late.
-    pods_in_time: AtomicBool,
-    /// What the write that the disk failed in the middle of wanted.
+    /// All changes so far, to compare watches and lists with.
+    history: Mutex<Vec<HistoryEntry>>,
+    /// PV names, and claims as namespace/name, that may be created again after their deletion: by a request that
+    /// arrived late, or by a provisioner that did not see the deletion and cannot find out about it.
+    recreations: Mutex<BTreeSet<String>>,
+    /// Whether requests that create pods are never delivered late.
+    late_pods_forbidden: AtomicBool,
+    /// Transaction that was being written when the disk failed, and its writer.
     torn: Mutex<Option<(Arc<str>, Txn)>>,
-    pub points: Points,
-    /// Which term of leading the controllers it is, as those who lead say it with their writes.
+    pub points: FaultPoints,
+    /// Current leader term of the controllers, as the leader names it in its writes.
     term: Mutex<String>,
-    /// The handles of the volumes that the driver has, and had when it was last asked.
+    /// Function that returns the driver's volume handles, and its result at the last call.
     backend: Mutex<Option<(Backend, BTreeSet<String>)>>,
-    /// Moves with every commit.
+    /// Incremented at every commit.
     pub commits: watch::Sender<u64>,
 }
 
-/// One change, with the object as it was and is.
-struct Past {
+/// One change, with the value before and after.
+struct HistoryEntry {
     revision: Revision,
     key: Arc<str>,
     was: Option<Bytes>,
     is: Option<Bytes>,
 }
 
-/// A change as a watch has to tell it.
-pub struct Telling {
-    /// Where it is in the history.
-    pub place: usize,
+/// A change as a watch must deliver it.
+pub struct ExpectedEvent {
+    /// Position in the history.
+    pub position: usize,
     pub revision: Revision,
     pub key: Arc<str>,
     pub kind: &'static str,
-    /// As it is; as it was if it is told as deleted.
+    /// New value, or the last value if the event is DELETED.
     pub object: Bytes,
 }
 
-impl Ledger {
-    pub fn new(clock: VirtualClock, log: Log, gates: Gates) -> Arc<Ledger> {
-        Arc::new(Ledger {
+impl CommitChecker {
+    pub fn new(clock: VirtualClock, log: Log, gates: Gates) -> Arc<CommitChecker> {
+        Arc::new(CommitChecker {
             checker: Mutex::new(Checker::new(gates)),
-            points: Points::new(log.clone()),
+            points: FaultPoints::new(log.clone()),
             log,
             clock,
             acknowledged: Mutex::default(),
             history: Mutex::default(),
-            returned: Mutex::default(),
-            pods_in_time: AtomicBool::new(false),
+            recreations: Mutex::default(),
+            late_pods_forbidden: AtomicBool::new(false),
             torn: Mutex::default(),
             term: Mutex::default(),
             backend: Mutex::default(),
@@ -106,62 +106,72 @@ impl Ledger {
         lock(&self.checker)
     }
 
-    /// A request that was late is about to create the object of this volume.
-    pub fn volume_comes_late(&self, volume: &str) {
-        if self.has_come_and_gone(&format!("/core/persistentvolumes/{volume}")) {
-            self.volume_may_return(volume);
+    /// Call before a late request creates the PV of this volume.
+    pub fn note_late_volume(&self, volume: &str) {
+        if self.was_deleted(&format!("/core/persistentvolumes/{volume}")) {
+            self.allow_recreation(volume);
         }
     }
 
-    /// A request that was late is about to create this claim, a namespace and a name.
-    pub fn claim_comes_late(&self, claim: &str) {
-        if self.has_come_and_gone(&format!("/core/persistentvolumeclaims/{claim}")) {
-            lock(&self.returned).insert(claim.to_owned());
+    /// Call before a late request creates this claim (namespace/name).
+    pub fn note_late_claim(&self, claim: &str) {
+        if self.was_deleted(&format!("/core/persistentvolumeclaims/{claim}")) {
+            lock(&self.recreations).insert(claim.to_owned());
         }
     }
 
-    fn has_come_and_gone(&self, key: &str) -> bool {
+    fn was_deleted(&self, key: &str) -> bool {
         let was_there = lock(&self.history).iter().any(|past| *past.key == *key);
         was_there && !lock(&self.acknowledged).contains_key(key)
     }
 
-    /// The object of this volume may come when it has come and gone already.
-    pub fn volume_may_return(&self, volume: &str) {
-        lock(&self.returned).insert(volume.to_owned());
+    /// From now on the PV of this volume may exist again after its deletion.
+    pub fn allow_recreation(&self, volume: &str) {
+        lock(&self.recreations).insert(volume.to_owned());
     }
 
-    /// Whether this volume's object, or this claim, may have come once more when it had come and gone.
-    pub fn has_returned(&self, volume: &str) -> bool {
-        lock(&self.returned).contains(volume)
+    /// Whether this PV, or this claim, may exist again after its deletion.
+    pub fn may_be_recreated(&self, volume: &str) -> bool {
+        lock(&self.recreations).contains(volume)
     }
 
-    /// From now on no pod's creation is late.
-    pub fn pods_come_in_time(&self) {
-        self.pods_in_time.store(true, Ordering::Relaxed);
+    /// Whether `text` names a PV or a claim that may exist again after its deletion.
+    pub fn names_recreated_object(&self, text: &str) -> bool {
+        lock(&self.recreations).iter().any(|name| text.contains(name.as_str()))
     }
 
-    pub fn are_pods_in_time(&self) -> bool {
-        self.pods_in_time.load(Ordering::Relaxed)
+    /// From now on no request that creates a pod is delivered late.
+    pub fn forbid_late_pods(&self) {
+        self.late_pods_forbidden.store(true, Ordering::Relaxed);
     }
 
-    /// Whether anything may have.
-    pub fn has_any_returned(&self) -> bool {
-        !lock(&self.returned).is_empty()
+    pub fn are_late_pods_forbidden(&self) -> bool {
+        self.late_pods_forbidden.load(Ordering::Relaxed)
     }
 
-    /// Opens the store on a disk and compares it with what was acknowledged before.
-    pub fn open(self: &Arc<Ledger>, disk: &Crashable) -> Result<Arc<Watched>, store::OpenError> {
+    /// Whether any object may exist again after its deletion.
+    pub fn may_any_be_recreated(&self) -> bool {
+        !lock(&self.recreations).is_empty()
+    }
+
+    /// Opens the store on a disk and compares it with the acknowledged state.
+    pub fn open(self: &Arc<CommitChecker>, disk: &Crashable) -> Result<Arc<CheckedStore>, store::OpenError> {
         let options = store::Options { inline: true, ..store::Options::default() };
         let inner = store::Embedded::open_on(Arc::new(disk.clone()), server::codec::finish, options)?;
         self.compare(&*inner);
         let tail = inner.watch("", inner.revision()).expect("the newest revision can be watched");
-        Ok(Arc::new(Watched { inner, tail: Mutex::new(tail), ledger: Arc::clone(self), off: CancellationToken::new() }))
+        Ok(Arc::new(CheckedStore {
+            inner,
+            tail: Mutex::new(tail),
+            commit_checker: Arc::clone(self),
+            off: CancellationToken::new(),
+        }))
     }
 
-    /// Every acknowledged write is there, and at most the one that was under way besides.
+    /// Every acknowledged write must be present, and besides them at most the write that was in progress.
     fn compare(&self, store: &dyn Store) {
-        // What is found besides was written before the crash, and the backend is as it was then, or later.
-        self.look_at_backend();
+        // Additional content was written before the crash, so the backend already has this state or a later one.
+        self.check_backend();
         let page = store.list(Range::default()).expect("the newest state can be listed");
         let found: BTreeMap<Arc<str>, Arc<Record>> =
             page.records.into_iter().map(|record| (Arc::clone(&record.key), record)).collect();
@@ -169,38 +179,38 @@ impl Ledger {
         let torn = lock(&self.torn).take();
         let operations = torn.iter().flat_map(|(_, txn)| &txn.operations);
         let keys: Vec<Arc<str>> = operations.map(|it| Arc::clone(key(it))).collect();
-        let torn_by = torn.as_ref().map_or(Who::Part("nobody"), |(who, _)| whose(who));
+        let torn_by = torn.as_ref().map_or(Who::Part("nobody"), |(who, _)| writer_of(who));
         let is_first = known.is_empty();
         if let Some((_, txn)) = &torn {
-            self.is_whole(txn, &found, &known);
+            self.check_atomicity(txn, &found, &known);
         }
         for (key, record) in &found {
             let before = known.remove(key);
             let is_same =
                 before.as_ref().is_some_and(|(revision, value)| *revision == record.modified && *value == record.value);
             if is_same || is_first {
-                self.take(Arc::clone(key), None, Some(Arc::clone(record)), &Who::User);
+                self.check(Arc::clone(key), None, Some(Arc::clone(record)), &Who::User);
             } else if keys.contains(key) {
                 let before = before.map(|(revision, value)| Arc::new(record_of(key, revision, value)));
-                self.remember(record.modified, Arc::clone(key), value_of(&before), Some(record.value.clone()));
-                self.take(Arc::clone(key), before, Some(Arc::clone(record)), &torn_by);
+                self.add_history(record.modified, Arc::clone(key), value_of(&before), Some(record.value.clone()));
+                self.check(Arc::clone(key), before, Some(Arc::clone(record)), &torn_by);
             } else {
-                self.log.broken(format!("after the crash {key} is not as it was acknowledged"));
+                self.log.violation(format!("after the crash {key} differs from its acknowledged state"));
             }
         }
         for (key, (revision, value)) in known {
             if keys.contains(&key) {
                 let before = Some(Arc::new(record_of(&key, revision, value)));
-                self.remember(store.revision(), Arc::clone(&key), value_of(&before), None);
-                self.take(key, before, None, &torn_by);
+                self.add_history(store.revision(), Arc::clone(&key), value_of(&before), None);
+                self.check(key, before, None, &torn_by);
             } else {
-                self.log.broken(format!("after the crash the acknowledged {key} of revision {revision} is lost"));
+                self.log.violation(format!("after the crash the acknowledged {key} of revision {revision} is missing"));
             }
         }
     }
 
-    /// Of a write that was under way when the disk failed everything is there, or nothing.
-    fn is_whole(
+    /// The write that was in progress when the disk failed must be present completely, or not at all.
+    fn check_atomicity(
         &self,
         txn: &Txn,
         found: &BTreeMap<Arc<str>, Arc<Record>>,
@@ -218,112 +228,117 @@ impl Ledger {
         };
         if !txn.operations.iter().all(is_done) && !txn.operations.iter().all(is_undone) {
             let keys: Vec<&str> = txn.operations.iter().map(|operation| &**key(operation)).collect();
-            self.log.broken(format!("after the crash half of a write is there: {}", keys.join(" ")));
+            self.log.violation(format!("after the crash a write is present only in part: {}", keys.join(" ")));
         }
     }
 
-    /// Takes a change in and has it judged. Without `before` an object that is known already is not judged again.
-    fn take(&self, key: Arc<str>, before: Option<Arc<Record>>, after: Option<Arc<Record>>, who: &Who<'_>) {
+    /// Records a change and checks the rules. Without `before`, an object that is already known is not checked again.
+    fn check(&self, key: Arc<str>, before: Option<Arc<Record>>, after: Option<Arc<Record>>, who: &Who<'_>) {
         let known = match &after {
             Some(record) => lock(&self.acknowledged).insert(Arc::clone(&key), (record.modified, record.value.clone())),
             None => lock(&self.acknowledged).remove(&key),
         };
         if &*key == LEASE_KEY {
-            self.note_term(after.as_deref());
+            self.update_term(after.as_deref());
         }
         let is_known = before.is_none() && known.is_some();
-        if !is_judged(&key) || is_known {
+        if !is_checked(&key) || is_known {
             return;
         }
         let parse = |record: &Arc<Record>| serde_json::from_slice::<Value>(&record.value).ok().map(Arc::new);
         let (before, after) = (before.as_ref().and_then(parse), after.as_ref().and_then(parse));
         let change = Change { who: *who, now: self.clock.now(), before, after };
         for rule in self.checker().see(&change) {
-            self.log.broken(rule);
+            self.log.violation(rule);
         }
     }
 
     fn committed(&self, event: &Event, who: &str) {
-        self.look_at_backend();
+        self.check_backend();
         let what = match (&event.previous, &event.current) {
             (None, _) => "creates",
             (_, None) => "removes",
             _ => "changes",
         };
-        self.log.say(format!("{who} {what} {} @{}", event.key, event.revision));
+        self.log.record(format!("{who} {what} {} @{}", event.key, event.revision));
         if let Some(record) = event.current.as_ref().filter(|_| &*event.key == JOURNAL) {
             let journal = serde_json::from_slice::<Value>(&record.value).unwrap_or_default();
-            self.log.say(format!("the journal says {}", journal["data"]));
+            self.log.record(format!("the journal contains {}", journal["data"]));
         }
         if let Some(term) = TERM.try_with(Clone::clone).ok().flatten() {
             let current = lock(&self.term);
             if *term != **current {
-                self.log.broken(format!("{who} writes {} in the term {current} for the term {term}", event.key));
+                self.log.violation(format!(
+                    "{who} writes {} in leader term {current} with a request of term {term}",
+                    event.key
+                ));
             }
         }
         let (was, is) = (value_of(&event.previous), value_of(&event.current));
-        self.remember(event.revision, Arc::clone(&event.key), was, is);
-        self.take(Arc::clone(&event.key), event.previous.clone(), event.current.clone(), &whose(who));
+        self.add_history(event.revision, Arc::clone(&event.key), was, is);
+        self.check(Arc::clone(&event.key), event.previous.clone(), event.current.clone(), &writer_of(who));
     }
 
-    fn note_term(&self, lease: Option<&Record>) {
+    fn update_term(&self, lease: Option<&Record>) {
         let lease = lease.and_then(|record| serde_json::from_slice::<Value>(&record.value).ok()).unwrap_or_default();
         let (number, holder) = (&lease["spec"]["leaseTransitions"], lease.text(&["spec", "holderIdentity"]));
         *lock(&self.term) = format!("kube-system/{LEASE} {} {holder}", number.as_i64().unwrap_or(0));
     }
 
-    pub fn remember(&self, revision: Revision, key: Arc<str>, was: Option<Bytes>, is: Option<Bytes>) {
-        lock(&self.history).push(Past { revision, key, was, is });
+    pub fn add_history(&self, revision: Revision, key: Arc<str>, was: Option<Bytes>, is: Option<Bytes>) {
+        lock(&self.history).push(HistoryEntry { revision, key, was, is });
     }
 
-    /// Where to ask which volumes the driver has.
-    pub fn watch_backend(&self, ask: impl Fn() -> BTreeSet<String> + Send + 'static) {
+    /// Sets the function that returns the driver's volume handles.
+    pub fn set_backend(&self, ask: impl Fn() -> BTreeSet<String> + Send + 'static) {
         *lock(&self.backend) = Some((Box::new(ask), BTreeSet::new()));
     }
 
-    /// Judges what the driver has deleted since the last look. Objects change by commits alone, so before each of them is soon enough.
-    pub fn look_at_backend(&self) {
+    /// Checks the backend volumes that were deleted since the last call. Objects change only by commits, so a call
+    /// before each commit is enough.
+    pub fn check_backend(&self) {
         let mut backend = lock(&self.backend);
         let Some((ask, known)) = &mut *backend else { return };
         let there = ask();
         for handle in known.difference(&there) {
-            self.log.say(format!("the driver has deleted {handle}"));
+            self.log.record(format!("the driver deleted {handle}"));
             for rule in self.checker().backend_deleted(handle) {
-                self.log.broken(rule);
+                self.log.violation(rule);
             }
         }
         for handle in there.difference(known) {
-            self.log.say(format!("the driver has made {handle}"));
+            self.log.record(format!("the driver created {handle}"));
             self.checker().backend_made(handle);
         }
         *known = there;
     }
 
-    /// Where what comes after a revision begins in the history.
-    pub fn after(&self, revision: Revision) -> usize {
+    /// Position of the first change after a revision.
+    pub fn position_after(&self, revision: Revision) -> usize {
         lock(&self.history).partition_point(|past| past.revision <= revision)
     }
 
-    /// The newest revision in the history.
-    pub fn newest(&self) -> Revision {
+    /// Newest revision in the history.
+    pub fn newest_revision(&self) -> Revision {
         lock(&self.history).last().map_or(0, |past| past.revision)
     }
 
-    /// The first change from a place in the history on that a watch of these keys has to tell of.
-    pub fn next_from(&self, keys: &Selection, place: usize) -> Option<Telling> {
+    /// First change at or after `position` that a watch with this selection must deliver.
+    pub fn next_expected(&self, keys: &Selection, position: usize) -> Option<ExpectedEvent> {
         let history = lock(&self.history);
-        let of_keys = (place..).zip(history.iter().skip(place)).filter(|(_, past)| past.key.starts_with(&keys.prefix));
-        let telling = |(place, past): (usize, &Past)| {
-            let kind = told(keys.takes(past.was.as_ref()), keys.takes(past.is.as_ref()))?;
+        let of_keys =
+            (position..).zip(history.iter().skip(position)).filter(|(_, past)| past.key.starts_with(&keys.prefix));
+        let telling = |(position, past): (usize, &HistoryEntry)| {
+            let kind = event_type(keys.selects(past.was.as_ref()), keys.selects(past.is.as_ref()))?;
             let object = if kind == "DELETED" { &past.was } else { &past.is };
             let object = object.clone().unwrap_or_default();
-            Some(Telling { place, revision: past.revision, key: Arc::clone(&past.key), kind, object })
+            Some(ExpectedEvent { position, revision: past.revision, key: Arc::clone(&past.key), kind, object })
         };
         of_keys.filter_map(telling).next()
     }
 
-    /// What was selected at a revision, by key.
-    pub fn selected(&self, keys: &Selection, revision: Revision) -> BTreeMap<Arc<str>, Bytes> {
+    /// Selected objects at a revision, by key.
+    pub fn selected_at(&self, keys: &Selection, revision: Revision) -> BTreeMap<Arc<str>, Bytes> {
         let history = lock(&self.history);
         let acknowledged = lock(&self.acknowledged);
         let of_keys = acknowledged.iter().filter(|(key, _)| key.starts_with(&keys.prefix));
@@ -336,7 +351,7 @@ impl Ledger {
                 None => drop(found.remove(&past.key)),
             }
         }
-        found.retain(|_, value| keys.takes(Some(value)));
+        found.retain(|_, value| keys.selects(Some(value)));
         found
     }
 }
@@ -345,8 +360,8 @@ fn value_of(record: &Option<Arc<Record>>) -> Option<Bytes> {
     record.as_ref().map(|record| record.value.clone())
 }
 
-/// How a watch tells of a change of what it was about before, or is now.
-fn told(was: bool, is: bool) -> Option<&'static str> {
+/// Event type for an object that was selected before and is selected now, or `None` without an event.
+fn event_type(was: bool, is: bool) -> Option<&'static str> {
     match (was, is) {
         (false, false) => None,
         (false, true) => Some("ADDED"),
@@ -355,7 +370,7 @@ fn told(was: bool, is: bool) -> Option<&'static str> {
     }
 }
 
-fn whose(who: &str) -> Who<'_> {
+fn writer_of(who: &str) -> Who<'_> {
     if who == OPERATOR { Who::User } else { Who::Part(who) }
 }
 
@@ -369,8 +384,8 @@ fn key(operation: &Operation) -> &Arc<str> {
     }
 }
 
-/// Whether objects at this key are of the judged kinds.
-fn is_judged(key: &str) -> bool {
+/// Whether the rules apply to the kind of this key.
+fn is_checked(key: &str) -> bool {
     let plural = key.split('/').nth(2).unwrap_or("");
     let singular = if plural == "endpoints" { Some(plural) } else { plural.strip_suffix('s') };
     KINDS.iter().any(|kind| singular.is_some_and(|it| it.eq_ignore_ascii_case(kind)))
@@ -380,30 +395,30 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One life of the store.
-pub struct Watched {
+/// The store between two crashes.
+pub struct CheckedStore {
     inner: Arc<dyn Store>,
     tail: Mutex<Box<dyn Watcher>>,
-    ledger: Arc<Ledger>,
-    /// Nothing is written any more: the machine has crashed.
+    commit_checker: Arc<CommitChecker>,
+    /// Cancelled when the machine crashes; then all writes fail.
     pub off: CancellationToken,
 }
 
-impl Watched {
-    /// Reads what was committed just now.
-    fn read_tail(&self, who: &str) {
+impl CheckedStore {
+    /// Reads the changes that were just committed.
+    fn check_new_commits(&self, who: &str) {
         let mut tail = lock(&self.tail);
         while let Some(Next::Events { events, .. }) = tail.next(usize::MAX).now_or_never() {
             for event in events {
-                self.ledger.committed(&event, who);
-                self.ledger.points.committed(who, &event.key);
+                self.commit_checker.committed(&event, who);
+                self.commit_checker.points.committed(who, &event.key);
             }
         }
-        self.ledger.commits.send_modify(|count| *count += 1);
+        self.commit_checker.commits.send_modify(|count| *count += 1);
     }
 }
 
-impl Store for Watched {
+impl Store for CheckedStore {
     fn get(&self, key: &str) -> Option<Arc<Record>> {
         self.inner.get(key)
     }
@@ -423,17 +438,17 @@ impl Store for Watched {
         Box::pin(async move {
             let who = WRITER.try_with(Arc::clone).unwrap_or_else(|_| Arc::from("server"));
             if self.off.is_cancelled() {
-                return Err(Error::Unavailable("the machine is off".to_owned()));
+                return Err(Error::Unavailable("the machine has crashed".to_owned()));
             }
             let copy = txn.clone();
             let keys: Vec<&str> = copy.operations.iter().map(|operation| &**key(operation)).collect();
-            self.ledger.points.committing(&who, &keys);
+            self.commit_checker.points.committing(&who, &keys);
             let result = self.inner.txn(txn).await;
             match &result {
-                Ok(_) => self.read_tail(&who),
+                Ok(_) => self.check_new_commits(&who),
                 Err(Error::Unknown(_)) => {
-                    *lock(&self.ledger.torn) = Some((who, copy));
-                    self.ledger.points.disk_failed();
+                    *lock(&self.commit_checker.torn) = Some((who, copy));
+                    self.commit_checker.points.disk_failed();
                 }
                 Err(_) => {}
             }
@@ -452,7 +467,7 @@ impl Store for Watched {
                 return Ok(0);
             }
             let result = self.inner.expire(now_s).await;
-            self.read_tail("server");
+            self.check_new_commits("server");
             result
         })
     }
@@ -473,8 +488,8 @@ impl Store for Watched {
     }
 }
 
-/// A disk as a crash now leaves it.
-pub fn crashed(disk: &Crashable, rng: &mut Rng) -> Crashable {
+/// The disk as it is after a crash at this moment.
+pub fn crash_disk(disk: &Crashable, rng: &mut Rng) -> Crashable {
     Crashable::from_image(disk.crash(rng.next()))
 }
 
@@ -482,49 +497,49 @@ pub fn crashed(disk: &Crashable, rng: &mut Rng) -> Crashable {
 mod tests {
     use super::*;
 
-    async fn put(store: &Watched, key: &str, value: &'static str) {
+    async fn put(store: &CheckedStore, key: &str, value: &'static str) {
         let value = Bytes::from_static(value.as_bytes());
         let operations = vec![Operation::Put { key: key.into(), value, expires_at_s: None, memo: None }];
         store.txn(Txn { conditions: Vec::new(), operations }).await.expect("it is written");
     }
 
-    /// A disk that forgets what it synced is noticed; one that keeps it is not.
+    /// Detects a disk that loses synced data, and accepts one that keeps it.
     #[tokio::test]
-    async fn what_was_acknowledged_and_is_not_there_after_a_crash_is_noticed() {
+    async fn a_lost_acknowledged_write_is_detected() {
         for forgets in [false, true] {
             let clock = VirtualClock::start();
-            let ledger = Ledger::new(clock, Log::new(clock), Gates::default());
+            let commit_checker = CommitChecker::new(clock, Log::new(clock), Gates::default());
             let disk = Crashable::default();
-            let store = ledger.open(&disk).expect("a new store");
+            let store = commit_checker.open(&disk).expect("a new store");
             put(&store, "/a", "\0\0\0\0{}").await;
             let old = disk.bytes();
             put(&store, "/b", "\0\0\0\0{}").await;
-            let disk = if forgets { Crashable::from_image(old) } else { crashed(&disk, &mut Rng::new(1)) };
-            ledger.open(&disk).expect("it opens");
-            assert_eq!(ledger.log.is_whole(), !forgets);
+            let disk = if forgets { Crashable::from_image(old) } else { crash_disk(&disk, &mut Rng::new(1)) };
+            commit_checker.open(&disk).expect("it opens");
+            assert_eq!(commit_checker.log.has_no_violations(), !forgets);
             let lost: &[&str] =
-                if forgets { &["after the crash the acknowledged /b of revision 3 is lost"] } else { &[] };
-            assert_eq!(ledger.log.all_broken(), lost);
+                if forgets { &["after the crash the acknowledged /b of revision 3 is missing"] } else { &[] };
+            assert_eq!(commit_checker.log.violations(), lost);
         }
     }
 
-    /// Of a write in the middle of which the disk failed all is there or nothing; half of it is noticed.
+    /// Detects a write that is present only in part.
     #[test]
-    fn half_a_write_after_a_crash_is_noticed() {
+    fn a_partial_write_after_a_crash_is_detected() {
         let put = |key: &str| {
             let value = Bytes::from_static(b"\0\0\0\0{}");
             Operation::Put { key: key.into(), value, expires_at_s: None, memo: None }
         };
         let txn = Txn { conditions: Vec::new(), operations: vec![put("/a"), put("/b")] };
-        for (found, is_whole) in [(&[][..], true), (&["/a"], false), (&["/a", "/b"], true)] {
+        for (found, is_complete) in [(&[][..], true), (&["/a"], false), (&["/a", "/b"], true)] {
             let clock = VirtualClock::start();
-            let ledger = Ledger::new(clock, Log::new(clock), Gates::default());
+            let commit_checker = CommitChecker::new(clock, Log::new(clock), Gates::default());
             let found = found.iter().map(|key| {
                 let key: Arc<str> = Arc::from(*key);
                 (Arc::clone(&key), Arc::new(record_of(&key, 7, Bytes::from_static(b"{}"))))
             });
-            ledger.is_whole(&txn, &found.collect(), &BTreeMap::new());
-            assert_eq!(ledger.log.is_whole(), is_whole);
+            commit_checker.check_atomicity(&txn, &found.collect(), &BTreeMap::new());
+            assert_eq!(commit_checker.log.has_no_violations(), is_complete);
         }
     }
 }

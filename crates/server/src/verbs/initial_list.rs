@@ -1,5 +1,5 @@
-//! The state that a watch begins with: read a page at a time, all at one revision, as the client takes it. What it has not taken is
-//! in the store and nowhere else.
+//! The initial list of a watch: read page by page at one revision, at the client's speed. Objects that were not sent
+//! yet are not kept in memory.
 
 use super::Call;
 use super::read::{Selection, read_page};
@@ -9,28 +9,28 @@ use std::sync::Arc;
 use store::{Range, Record, Store};
 
 const PAGE_RECORDS: usize = 500;
-/// What a watch that is not read may keep from being forgotten, in bytes: versions that it read and has not told of.
+/// Limit of the bytes of read but unsent versions that one watch may keep in memory.
 const UNTOLD_BYTES_MAX: usize = 1024 * 1024;
 
-pub struct Beginning {
+pub struct InitialList {
     pub revision: u64,
     page: std::vec::IntoIter<Arc<Record>>,
-    /// The last key that was looked at, while others may follow.
+    /// The last key that was read, while others may follow.
     after: Option<Arc<str>>,
 }
 
-impl Beginning {
-    /// The state now.
-    pub fn read(call: &Call<'_>, options: &ListOptions, selection: &Selection) -> Result<Beginning, Status> {
+impl InitialList {
+    /// Reads the current state.
+    pub fn read(call: &Call<'_>, options: &ListOptions, selection: &Selection) -> Result<InitialList, Status> {
         let now = ListOptions { limit: 0, resource_version: None, continue_token: None, ..options.clone() };
-        // One look at everything is cheap, and mostly this is all there is; what is more is looked up again.
+        // Listing all keys is cheap and usually gives everything. Objects beyond the limit are read again later.
         let found = read_page(call, &now, selection)?;
-        let mut beginning = Beginning { revision: found.revision, page: Vec::new().into_iter(), after: None };
-        beginning.keep(found.records, None);
-        Ok(beginning)
+        let mut list = InitialList { revision: found.revision, page: Vec::new().into_iter(), after: None };
+        list.keep(found.records, None);
+        Ok(list)
     }
 
-    /// The next object of the state; `None` at its end. Fails when the revision was forgotten meanwhile.
+    /// The next object, or `None` at the end. Fails if the revision was compacted meanwhile.
     pub fn next(
         &mut self,
         store: &dyn Store,
@@ -50,9 +50,10 @@ impl Beginning {
         }
     }
 
-    /// Keeps a page of these records, and where to go on: after the page, or after all that were looked at.
+    /// Keeps a page of these records, and the key to continue after: the last one of the page, or the last one that
+    /// was read.
     fn keep(&mut self, mut records: Vec<Arc<Record>>, looked_at: Option<Arc<str>>) {
-        let count = kept(records.iter().map(|record| record.value.len())).min(PAGE_RECORDS);
+        let count = count_within_limit(records.iter().map(|record| record.value.len())).min(PAGE_RECORDS);
         self.after = looked_at;
         if count < records.len() {
             records.truncate(count);
@@ -63,8 +64,8 @@ impl Beginning {
     }
 }
 
-/// How many of these, by their sizes, may be kept until the client takes them: always one.
-pub fn kept(sizes: impl Iterator<Item = usize>) -> usize {
+/// How many records of these sizes may be kept until the client reads them; at least one.
+pub fn count_within_limit(sizes: impl Iterator<Item = usize>) -> usize {
     let mut total = 0;
     let within = sizes.take_while(|size| {
         total += size;

@@ -1,9 +1,10 @@
-//! The life of CustomResourceDefinitions: established in their own write, emptied before they go.
+//! Lifecycle of CustomResourceDefinitions: they are established in the transaction that writes them, and their
+//! objects are deleted before they are removed.
 
-use crate::admission::{self, Together, Write};
+use crate::admission::{self, AtomicWrites, Write};
 use crate::app::Server;
 use crate::attributes::User;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use crate::request::{Query, ResourceRequest, Verb};
 use crate::verbs::{self, Call};
 use bytes::Bytes;
@@ -20,16 +21,17 @@ pub const PREFIX: &str = "/apiextensions.k8s.io/customresourcedefinitions/";
 const EPOCH: &str = "/mainstay/definitions-epoch";
 const AGENT: &str = "mainstay-apiserver";
 const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-/// While objects with finalizers are on their way out, look again after this long.
+/// Interval of checks while objects with finalizers are terminating.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 fn is_definition(kind: &Kind) -> bool {
     kind.group == "apiextensions.k8s.io" && kind.plural == "customresourcedefinitions"
 }
 
-/// Settles a definition's status in the write of the definition itself, so that it serves as soon as the write is answered. A name is
-/// accepted for one definition only: all who are given names are in line by the epoch, which they read before they look at the others.
-pub fn establish(reader: &Reader, write: &mut Write<'_>, together: &mut Together) -> Result<(), Status> {
+/// Sets the status of a definition in its own transaction, so that its kind is served when the write is answered.
+/// Only one definition may have a name: each transaction that accepts names has the definitions epoch, read before
+/// the other definitions, as a condition.
+pub fn establish(reader: &Reader, write: &mut Write<'_>, together: &mut AtomicWrites) -> Result<(), Status> {
     if !is_definition(write.kind) || write.verb == admission::Verb::Delete {
         return Ok(());
     }
@@ -45,14 +47,14 @@ pub fn establish(reader: &Reader, write: &mut Write<'_>, together: &mut Together
     Ok(())
 }
 
-/// A definition that is deleted stays until its objects are gone.
+/// Marks a deleted definition, which stays until its objects are deleted.
 pub fn mark_deleted(kind: &Kind, definition: &mut Value, now: jiff::Timestamp) {
     if is_definition(kind) {
         crd::mark_deleted(definition, now);
     }
 }
 
-/// Empties deleted definitions, and gives names that became free to those that wait for them.
+/// Deletes the objects of deleted definitions, and accepts names of definitions that had a conflict with them.
 pub async fn run(server: Arc<Server>, shutdown: CancellationToken) {
     let reader = Reader { store: server.store.clone() };
     let mut watcher = None;
@@ -78,14 +80,14 @@ pub async fn run(server: Arc<Server>, shutdown: CancellationToken) {
             Ok(true) => Some(LOOK_AGAIN),
             Ok(false) => None,
             Err(error) => {
-                tracing::warn!(%error, "a CustomResourceDefinition cannot be finished; trying again");
+                tracing::warn!(%error, "cannot finish a CustomResourceDefinition; trying again");
                 Some(LOOK_AGAIN * 4)
             }
         };
     }
 }
 
-/// Does what is due for each definition; says whether something is still on its way.
+/// Reconciles all definitions. Returns whether some need another check.
 async fn look(server: &Server, reader: &Reader) -> Result<bool, Status> {
     let mut pending = false;
     let definitions = reader.list(PREFIX)?;
@@ -123,7 +125,7 @@ fn objects_left(server: &Server, definition: &Value) -> usize {
     usize::try_from(server.store.count(&storage_prefix(definition))).unwrap_or(usize::MAX)
 }
 
-/// Deletes the objects as what they are stored as: no version of them may be served any more.
+/// Deletes the objects through their stored version, because no version may be served any more.
 async fn delete_objects(server: &Server, definition: &Value) -> Result<(), Status> {
     let Some(kind) = crd::stored_kind_of(definition).map(Arc::new) else { return Ok(()) };
     let target = ResourceRequest {
@@ -150,7 +152,7 @@ async fn delete_objects(server: &Server, definition: &Value) -> Result<(), Statu
     Box::pin(verbs::answer(&call)).await.map(drop)
 }
 
-/// Names that another definition gave up may be free now.
+/// Accepts names that another definition has released.
 async fn re_establish(server: &Server, all: &[(Value, Arc<Record>)], definition: &Value) -> Result<(), Status> {
     if terminating(definition) {
         return Ok(());
@@ -163,7 +165,7 @@ async fn re_establish(server: &Server, all: &[(Value, Arc<Record>)], definition:
     }
     let path = format!("{PATH}/{}/status", name(definition));
     match send(server, Method::PUT, &path, &settled).await {
-        // It changed meanwhile: that change wakes us again.
+        // The definition changed; that event triggers another check.
         Err(status) if status.code == 409 || status.code == 404 => Ok(()),
         result => result,
     }
@@ -171,19 +173,19 @@ async fn re_establish(server: &Server, all: &[(Value, Arc<Record>)], definition:
 
 async fn send(server: &Server, method: Method, path: &str, body: &Value) -> Result<(), Status> {
     match server.send(AGENT, method, path, body).await {
-        // Gone already: that is what was wanted.
+        // Already deleted, as intended.
         Err(status) if status.code == 404 => Ok(()),
         result => result,
     }
 }
 
-/// The definition behind a custom kind.
+/// Store key of the definition of a custom kind.
 pub fn key_of(kind: &Kind) -> String {
     format!("{PREFIX}{}.{}", kind.plural, kind.group)
 }
 
-/// No objects are added to a definition that is going or gone, nor to another one of its name. What is returned must still be so when
-/// the object is stored.
+/// Refuses to create objects of a definition that is terminating or was deleted, even if another one has its name.
+/// The returned record must be unchanged at the commit.
 pub fn check_create(reader: &Reader, kind: &Kind) -> Result<Option<Arc<Record>>, Status> {
     let Some(edition) = &kind.edition else { return Ok(None) };
     let (definition, record) = reader.get(&key_of(kind))?.ok_or_else(Status::no_such_path)?;
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_added_to_the_definition_that_their_kind_was_made_of() {
+    fn objects_are_created_only_with_the_definition_of_their_kind() {
         let mut world = World::new();
         let kind = crd::kinds_of(&definition("u-1", 1)).remove(0);
         let check = |world: &World| check_create(&world.admission.reader, &kind);

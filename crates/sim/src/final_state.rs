@@ -1,9 +1,9 @@
-//! The end of a story: what is still to be done, and how everything is when nothing is.
+//! The end of a story: waits until everything has settled, and summarizes the final state.
 
-use crate::ledger::JOURNAL;
-use crate::point::Counted;
-use crate::run::QUIET;
-use crate::world::{PATIENCE, World};
+use crate::commit_checker::JOURNAL;
+use crate::fault_point::PointCounts;
+use crate::run::QUIET_PERIOD;
+use crate::world::{TIMEOUT, World};
 use object::access::{Access, controller, name, namespace, terminating, uid};
 use object::quantity::Quantity;
 use object::{Value, condition};
@@ -18,41 +18,42 @@ use std::time::Duration;
 const CLAIM: &str = "PersistentVolumeClaim";
 const VOLUME: &str = "PersistentVolume";
 
-/// Waits until everything is as it should be and stays so, with nobody writing; the error says what is not.
-pub async fn rest(world: &World) -> Result<(), String> {
+/// Waits until the required state is reached and no component writes for `QUIET_PERIOD`. The error says what is missing.
+pub async fn settle(world: &World) -> Result<(), String> {
     let begun = tokio::time::Instant::now();
     loop {
-        if !world.log.is_whole() {
-            return Err("a rule is broken".to_owned());
+        if !world.log.has_no_violations() {
+            return Err("a rule is violated".to_owned());
         }
-        let mut left = unrest(world);
+        let mut left = unsettled(world);
         if left.is_empty() {
-            let points = &world.ledger.points;
-            // Who waits for a person goes on asking, and is refused.
-            let asks = is_anybody_blocked(world);
-            let counted = || Counted { requests: if asks { 0 } else { points.counted().requests }, ..points.counted() };
-            let (before, newest) = (counted(), world.ledger.newest());
-            tokio::time::sleep(QUIET).await;
-            world.ledger.look_at_backend();
-            left = unrest(world);
+            let points = &world.commit_checker.points;
+            // A controller that waits for a user retries, and its request is refused each time. Do not count these.
+            let asks = is_any_set_blocked(world);
+            let counted =
+                || PointCounts { requests: if asks { 0 } else { points.counted().requests }, ..points.counted() };
+            let (before, newest_revision) = (counted(), world.commit_checker.newest_revision());
+            tokio::time::sleep(QUIET_PERIOD).await;
+            world.commit_checker.check_backend();
+            left = unsettled(world);
             if counted() != before {
-                left.push(format!("somebody still writes or calls, the last was {}", points.last()));
+                left.push(format!("a component still writes or calls; the last was {}", points.last()));
             }
             if left.is_empty() {
-                // What beats goes on, and may be on its way to those who follow it; what was there before is not.
-                let behind = world.net.behind(newest);
+                // Heartbeats continue and may not have reached all watches; older changes must have.
+                let behind = world.net.undelivered(newest_revision);
                 return if behind.is_empty() { Ok(()) } else { Err(behind.join("; ")) };
             }
         }
-        if begun.elapsed() > PATIENCE {
-            return Err(format!("it does not come to rest: {}", left.join("; ")));
+        if begun.elapsed() > TIMEOUT {
+            return Err(format!("the world does not settle: {}", left.join("; ")));
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
-/// What is not yet as it should be.
-pub fn unrest(world: &World) -> Vec<String> {
+/// Describes everything that is not in the required state.
+pub fn unsettled(world: &World) -> Vec<String> {
     if world.net.server().is_none() {
         return vec!["the server is down".to_owned()];
     }
@@ -60,61 +61,61 @@ pub fn unrest(world: &World) -> Vec<String> {
     let journal = world.stored(JOURNAL);
     let written = journal.as_ref().map(|journal| journal.members(&["data"]).len()).unwrap_or(0);
     if written > 0 {
-        left.push(format!("{written} volumes are written down in the journal"));
+        left.push(format!("the journal has {written} entries"));
     }
     let gates = world.controller_gates();
     let checker = world.checker();
     for kind in plan::invariant::KINDS {
         let waits_for_person = |object: &Value| kind == VOLUME && is_left_over(world, object);
         let going = checker.all(kind).filter(|object| terminating(object) && !waits_for_person(object));
-        left.extend(going.map(|object| format!("{kind} {} is on its way out", name(object))));
+        left.extend(going.map(|object| format!("{kind} {} is terminating", name(object))));
     }
     for set in checker.all("StatefulSet").filter(|set| !is_blocked_by_a_claim(&checker, set)) {
-        left.extend(of_set(&checker, set, &Wants::of(set, &gates)));
+        left.extend(set_violations(&checker, set, &Wants::of(set, &gates)));
     }
     for claim in checker.all(CLAIM) {
         let size = |path: &[&str]| claim.text(path).parse::<Quantity>().unwrap_or(Quantity::ZERO);
         let (asked, has) =
             (size(&["spec", "resources", "requests", "storage"]), size(&["status", "capacity", "storage"]));
         let is_bound = claim.text(&["status", "phase"]) == "Bound";
-        if !is_bound && waits_for_user(world, &checker, claim) {
+        if !is_bound && waits_for_consumer(world, &checker, claim) {
             continue;
         }
         if !is_bound || has < asked {
             left.push(format!(
-                "the claim {} is {} with {has} of {asked}",
+                "the claim {} is {} and has {has} of the requested {asked}",
                 name(claim),
                 claim.text(&["status", "phase"])
             ));
         }
     }
-    left.extend(endpoints_left(&checker));
+    left.extend(stale_endpoints(&checker));
     let sizes = world.driver.sizes();
     for volume in checker.all(VOLUME) {
-        left.extend(smaller_than_said(&checker, &sizes, volume));
+        left.extend(size_violation(&checker, &sizes, volume));
         let (phase, policy) =
             (volume.text(&["status", "phase"]), volume.text(&["spec", "persistentVolumeReclaimPolicy"]));
         let is_at_rest = match phase {
             "Bound" | "Available" => true,
             "Released" => policy == "Retain" || is_left_over(world, volume),
-            // The plugin inside made it, and its claim never got it.
+            // Made by the in-tree plugin for a claim that was deleted before it was bound.
             "Pending" => is_left_over(world, volume),
             _ => false,
         };
         if !is_at_rest {
-            left.push(format!("the volume {} is {phase} with {policy}", name(volume)));
+            left.push(format!("the PV {} is {phase} with policy {policy}", name(volume)));
         }
     }
-    let told = |rule: &String| {
+    let is_reported = |rule: &String| {
         let handle = rule.split_whitespace().find(|word| word.starts_with("vol-"));
-        handle.is_some_and(|handle| is_told_of(world, handle))
+        handle.is_some_and(|handle| is_event_reported(world, handle))
     };
-    left.extend(checker.backend_at_rest(&world.driver.handles()).into_iter().filter(|rule| !told(rule)));
+    left.extend(checker.backend_at_rest(&world.driver.handles()).into_iter().filter(|rule| !is_reported(rule)));
     left
 }
 
-/// Endpoints that are not what their Service and its pods ask for.
-fn endpoints_left(checker: &Checker) -> Vec<String> {
+/// Endpoints that do not match their Service and its pods.
+fn stale_endpoints(checker: &Checker) -> Vec<String> {
     let named = checker.all("Service").chain(checker.all("Endpoints"));
     let keys: BTreeSet<(&str, &str)> = named.map(|object| (namespace(object), name(object))).collect();
     let is_left = |(space, named): &(&str, &str)| {
@@ -124,12 +125,11 @@ fn endpoints_left(checker: &Checker) -> Vec<String> {
         plan::endpoints::plan(service, &pods, current) != Step::Nothing
     };
     let left = keys.into_iter().filter(is_left);
-    left.map(|(space, named)| format!("the Endpoints {space}/{named} do not follow the pods of their Service"))
-        .collect()
+    left.map(|(space, named)| format!("the Endpoints {space}/{named} do not match the pods of their Service")).collect()
 }
 
-/// The backend is at least as large as the volume's object says, and that as its claim says.
-fn smaller_than_said(checker: &Checker, backend: &BTreeMap<String, i64>, volume: &Value) -> Option<String> {
+/// Reports a backend volume smaller than its PV's capacity, or a PV smaller than the capacity in its claim's status.
+fn size_violation(checker: &Checker, backend: &BTreeMap<String, i64>, volume: &Value) -> Option<String> {
     let size = |object: &Value, path: &[&str]| object.text(path).parse::<Quantity>().unwrap_or(Quantity::ZERO);
     let reference = |member| volume.text(&["spec", "claimRef", member]);
     let claim = checker.get(CLAIM, reference("namespace"), reference("name"));
@@ -138,33 +138,34 @@ fn smaller_than_said(checker: &Checker, backend: &BTreeMap<String, i64>, volume:
     let to_user = claim.map_or(Quantity::ZERO, |claim| size(claim, &["status", "capacity", "storage"]));
     let has = backend.get(volume.text(&["spec", "csi", "volumeHandle"])).map(|bytes| Quantity::from_bytes(*bytes))?;
     let is_so = to_user <= said && said <= has;
-    (!is_so).then(|| format!("the volume {} has {has}, says {said} and its claim {to_user}", name(volume)))
+    (!is_so).then(|| format!("the backend volume has {has}, the PV {} {said} and its claim {to_user}", name(volume)))
 }
 
-/// An object that was created when its volume had come and gone already, by a request that was on its way for so long. It waits for a
-/// person: to the provisioner it is one from a backup, and its backend is gone; or it tells of one that was retained.
+/// Whether a PV waits for a user: a late request created it after its volume was deleted. The provisioner treats it
+/// like one from a backup, and its backend volume is gone or was retained.
 pub fn is_left_over(world: &World, volume: &Value) -> bool {
     let is_unconfirmed = volume.text(&["status", "reason"]) == plan::csi::reclaim::UNCONFIRMED;
     let has_backend = handle(volume).is_some_and(|handle| world.driver.handles().contains(&*handle));
     let is_retained = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Retain";
-    let has_returned = world.ledger.has_returned(name(volume));
-    (has_returned && (is_retained || is_unconfirmed)) || (!has_backend && is_unconfirmed)
+    let may_be_recreated = world.commit_checker.may_be_recreated(name(volume));
+    (may_be_recreated && (is_retained || is_unconfirmed)) || (!has_backend && is_unconfirmed)
 }
 
-/// A directory's volume that its claim never got, while the server has forgotten whether another of its name was retained: whoever asked was told so, and
-/// it waits for a person.
+/// Whether this is the PV of a directory that its claim never got, and the server no longer has the history that says
+/// whether another PV of its name was retained. It waits for a user.
 fn is_unknown(world: &World, volume: &Value) -> bool {
     volume.text(&["status", "phase"]) == "Pending"
         && volume.text(&["status", "reason"]) == plan::csi::reclaim::UNCONFIRMED
-        && world.ledger.has_returned(name(volume))
+        && world.commit_checker.may_be_recreated(name(volume))
 }
 
-fn is_anybody_blocked(world: &World) -> bool {
+fn is_any_set_blocked(world: &World) -> bool {
     let checker = world.checker();
     checker.all("StatefulSet").any(|set| is_blocked_by_a_claim(&checker, set))
 }
 
-/// P35: a claim without a volume cannot be made what the template says, so its pod is not created until a person deletes it.
+/// P35: an unbound claim cannot be changed to match the template, so its pod is not created until a user deletes the
+/// claim.
 fn is_blocked_by_a_claim(checker: &Checker, set: &Value) -> bool {
     const CHANGES: [&[&str]; 2] =
         [&["spec", "resources", "requests", "storage"], &["spec", "volumeAttributesClassName"]];
@@ -177,44 +178,49 @@ fn is_blocked_by_a_claim(checker: &Checker, set: &Value) -> bool {
         })
 }
 
-/// Its class binds it when a pod comes, and none has.
-fn waits_for_user(world: &World, checker: &Checker, claim: &Value) -> bool {
+/// Whether the class binds the claim when a pod uses it, and no pod does.
+fn waits_for_consumer(world: &World, checker: &Checker, claim: &Value) -> bool {
     let class = world.stored(&format!("/storage.k8s.io/storageclasses/{}", claim.text(&["spec", "storageClassName"])));
     let waits = class.is_some_and(|class| class.text(&["volumeBindingMode"]) == "WaitForFirstConsumer");
     let is_near = |pod: &&Arc<Value>| namespace(pod) == namespace(claim);
     waits && !checker.all("Pod").filter(is_near).any(|pod| plan::protect::uses(pod, name(claim)))
 }
 
-/// Whether people were told that a backend volume is kept because nobody can know whether it was still to be deleted: its object went
-/// while the provisioner was down, and the server has forgotten how it was (docs/decisions/0007). Whoever says so must have asked the server, and
-/// been told that it does not know.
-fn is_told_of(world: &World, handle: &str) -> bool {
+/// Whether an event reports that a backend volume is kept because its policy at the time of its deletion is unknown:
+/// the PV was deleted while the provisioner was down, and the server no longer has that history
+/// (docs/decisions/0007). The provisioner may say so only after the server answered 410.
+fn is_event_reported(world: &World, handle: &str) -> bool {
+    let is_about_journal = |event: &Value| {
+        let about = |member| event.text(&["involvedObject", member]);
+        about("kind") == "ConfigMap" && JOURNAL.ends_with(&format!("/{}/{}", about("namespace"), about("name")))
+    };
     let events = world.list("/core/events/").into_iter();
-    let mut messages = events.filter(|event| event.text(&["reason"]) == "VolumeFailedDelete");
-    messages.any(|event| {
+    let mut events = events.filter(|event| event.text(&["reason"]) == "VolumeFailedDelete" && is_about_journal(event));
+    // Only the identifiers in the message matter, not its wording.
+    events.any(|event| {
         let message = event.text(&["message"]);
-        let volume = message.strip_prefix("The volume ").and_then(|rest| rest.split_once(" went while nobody looked"));
-        message.contains(handle) && volume.is_some_and(|(volume, _)| world.ledger.has_returned(volume))
+        message.contains(handle) && world.commit_checker.names_recreated_object(message)
     })
 }
 
-/// The driver's volumes without those that are kept because nobody can know, and those of objects that came once more.
-pub fn meant_handles(world: &World) -> BTreeSet<String> {
+/// The driver's volumes, without those that are kept for an unknown policy and those of PVs that a late request
+/// created again.
+pub fn expected_handles(world: &World) -> BTreeSet<String> {
     let left_over: BTreeSet<String> = {
         let checker = world.checker();
         let volumes = checker.all(VOLUME).filter(|volume| is_left_over(world, volume));
         volumes.filter_map(|volume| Some(handle(volume)?.into_owned())).collect()
     };
-    let is_meant = |handle: &String| !left_over.contains(handle) && !is_told_of(world, handle);
+    let is_meant = |handle: &String| !left_over.contains(handle) && !is_event_reported(world, handle);
     world.driver.handles().into_iter().filter(is_meant).collect()
 }
 
-fn of_set(checker: &Checker, set: &Value, wants: &Wants) -> Vec<String> {
+fn set_violations(checker: &Checker, set: &Value, wants: &Wants) -> Vec<String> {
     let mut left = Vec::new();
     let status = |member: &str| set.int(&["status", member]).unwrap_or(0);
     let replicas = wants.ordinals.end - wants.ordinals.start;
     if set.int(&["metadata", "generation"]) != set.int(&["status", "observedGeneration"]) {
-        left.push(format!("the set {} was not looked at", name(set)));
+        left.push(format!("the set {} has an old observedGeneration", name(set)));
     }
     if status("replicas") != replicas || status("readyReplicas") != replicas || status("availableReplicas") != replicas
     {
@@ -224,7 +230,7 @@ fn of_set(checker: &Checker, set: &Value, wants: &Wants) -> Vec<String> {
         && set.int(&["spec", "updateStrategy", "rollingUpdate", "partition"]).unwrap_or(0) == 0;
     let update = set.text(&["status", "updateRevision"]);
     if rolls && set.text(&["status", "currentRevision"]) != update {
-        left.push(format!("the set {} rolls", name(set)));
+        left.push(format!("the rollout of the set {} is not complete", name(set)));
     }
     let owned = |pod: &&Arc<Value>| controller(pod).is_some_and(|owner| owner.text(&["uid"]) == uid(set));
     let pods: Vec<&Arc<Value>> = checker.all("Pod").filter(owned).collect();
@@ -234,7 +240,7 @@ fn of_set(checker: &Checker, set: &Value, wants: &Wants) -> Vec<String> {
         let is_ready = |pod: &Value| condition::get(pod, "Ready").is_some_and(|it| it.text(&["status"]) == "True");
         let is_new = |pod: &Value| pod.text(&["metadata", "labels", "controller-revision-hash"]) == update;
         if !pod.is_some_and(|pod| is_ready(pod) && (!rolls || is_new(pod))) {
-            left.push(format!("the pod {pod_name} is not there, ready and up to date"));
+            left.push(format!("the pod {pod_name} is missing, not ready or not updated"));
         }
         for template in set.items(&["spec", "volumeClaimTemplates"]) {
             let claim = format!("{}-{pod_name}", name(template));
@@ -244,18 +250,18 @@ fn of_set(checker: &Checker, set: &Value, wants: &Wants) -> Vec<String> {
         }
     }
     if i64::try_from(pods.len()) != Ok(replicas) {
-        left.push(format!("the set {} has {} pods instead of {replicas}", name(set), pods.len()));
+        left.push(format!("the set {} has {} pods, expected {replicas}", name(set), pods.len()));
     }
     left
 }
 
-/// How everything is, without what differs from run to run.
+/// Text of the final state, without values that differ from run to run.
 pub fn summary(world: &World) -> String {
     let checker = world.checker();
     let mut text = String::new();
     for kind in ["Namespace", "StatefulSet", "Pod", CLAIM, VOLUME] {
         let objects = checker.all(kind).filter(|object| kind != VOLUME || !is_unknown(world, object));
-        let mut lines: Vec<String> = objects.map(|object| line(&checker, kind, object)).collect();
+        let mut lines: Vec<String> = objects.map(|object| object_line(&checker, kind, object)).collect();
         lines.sort();
         for line in lines {
             let _ = writeln!(text, "{line}");
@@ -265,12 +271,12 @@ pub fn summary(world: &World) -> String {
     for revision in world.list("/apps/controllerrevisions/") {
         let _ = writeln!(text, "ControllerRevision {} {}", name(&revision), revision["revision"]);
     }
-    // What was kept because nobody can know, and told of, is one more.
-    let _ = writeln!(text, "backend volumes: {}", meant_handles(world).len());
+    // Does not count volumes that are kept for an unknown policy.
+    let _ = writeln!(text, "backend volumes: {}", expected_handles(world).len());
     text
 }
 
-fn line(checker: &Checker, kind: &str, object: &Value) -> String {
+fn object_line(checker: &Checker, kind: &str, object: &Value) -> String {
     let owners: Vec<String> = object
         .items(&["metadata", "ownerReferences"])
         .iter()
@@ -320,26 +326,26 @@ fn line(checker: &Checker, kind: &str, object: &Value) -> String {
 mod tests {
     use super::*;
 
-    /// Everything is as it should be whenever it is looked at, but somebody writes for ever, or a pod is made anew between two looks.
+    /// Fails if a component writes forever, although each single check finds the required state.
     #[test]
-    fn who_writes_for_ever_is_not_at_rest() {
+    fn a_component_that_writes_forever_prevents_settling() {
         crate::world::prepare();
         let told = crate::run::on_own_thread(1, || async {
             let (world, _orders) = World::new(1).await;
-            world.ledger.points.begin(None);
-            let at_first = rest(&world).await;
+            world.commit_checker.points.begin(None);
+            let at_first = settle(&world).await;
             let writer = world.clone();
             tokio::spawn(async move {
                 for count in 0.. {
                     let path = "/api/v1/namespaces/default";
                     let patch = object::json!({"metadata": {"labels": {"count": count.to_string()}}});
                     writer.send("PATCH", path, "application/merge-patch+json", Some(&patch)).await;
-                    tokio::time::sleep(QUIET / 2).await;
+                    tokio::time::sleep(QUIET_PERIOD / 2).await;
                 }
             });
-            (at_first, rest(&world).await)
+            (at_first, settle(&world).await)
         });
-        let why = "it does not come to rest: somebody still writes or calls, the last was \
+        let why = "the world does not settle: a component still writes or calls; the last was \
                    /core/namespaces/default by operator";
         assert_eq!(told, (Ok(()), Err(why.to_owned())));
     }

@@ -1,20 +1,20 @@
-//! Watches miss nothing and repeat nothing: each is compared with what was committed.
+//! Compares each watch with the committed changes: no event may be missing or repeated.
 
-use crate::ledger::{Ledger, Telling};
+use crate::commit_checker::{CommitChecker, ExpectedEvent};
 use bytes::Bytes;
 use object::Value;
 use object::access::{Access, name, namespace, uid};
 
-/// What a list or a watch is about.
+/// What a list or a watch selects.
 #[derive(Debug, PartialEq)]
 pub struct Selection {
-    /// The keys of its kind, or of a namespace's.
+    /// Key prefix of the kind, or of the kind in one namespace.
     pub prefix: String,
-    /// What is selected of these.
+    /// Selector requirements. An object must meet all of them.
     by: Vec<Requirement>,
 }
 
-/// What a selector wants, read anew here: the server's reading is what is audited.
+/// One selector requirement. Parsed here again, because the server's parser is what is checked.
 #[derive(Debug, PartialEq)]
 enum Requirement {
     HasLabel(String, bool),
@@ -23,7 +23,7 @@ enum Requirement {
 }
 
 impl Requirement {
-    /// `None` for what nobody in a simulation asks for.
+    /// Returns `None` for forms that no client of the simulation uses.
     fn read(name: &str, text: &str) -> Option<Requirement> {
         let text = text.replace("%3D", "=");
         if text.contains(['%', ',', '(', ' ']) || text.contains("!=") || text.contains("==") {
@@ -43,7 +43,7 @@ impl Requirement {
         }
     }
 
-    fn takes(&self, object: &Value) -> bool {
+    fn selects(&self, object: &Value) -> bool {
         let label = |label: &str| object.at(&["metadata", "labels", label]).and_then(Value::as_str);
         match self {
             Requirement::HasLabel(name, has) => label(name).is_some() == *has,
@@ -57,7 +57,7 @@ impl Requirement {
 }
 
 impl Selection {
-    /// `None` for what is not understood here.
+    /// Returns `None` if the path has a selector that this parser does not know.
     pub fn of(path: &str) -> Option<Selection> {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let selectors = query.split('&').filter_map(|part| part.split_once('='));
@@ -78,85 +78,89 @@ impl Selection {
         Some(Selection { prefix, by })
     }
 
-    /// Whether there is an object here, and it is one of these.
-    pub fn takes(&self, object: Option<&Bytes>) -> bool {
+    /// Whether the object exists and meets all requirements.
+    pub fn selects(&self, object: Option<&Bytes>) -> bool {
         let Some(object) = object else { return false };
         if self.by.is_empty() {
             return true;
         }
         let object = serde_json::from_slice::<Value>(object).unwrap_or_default();
-        self.by.iter().all(|requirement| requirement.takes(&object))
+        self.by.iter().all(|requirement| requirement.selects(&object))
     }
 }
 
-/// One watch.
-pub struct Audit {
+/// The audit of one watch.
+pub struct WatchAudit {
     selection: Selection,
-    /// Only metadata was asked for.
+    /// Whether the client asked for metadata only.
     is_partial: bool,
-    /// Up to where in the ledger's history it has told everything; `None` where it has not said where it begins.
-    place: Option<usize>,
+    /// Position in the change history up to which the watch is complete. `None` if the start of the watch is unknown.
+    position: Option<usize>,
 }
 
-impl Audit {
-    /// `accept` is what its client can read.
-    pub fn of(path: &str, accept: &str, ledger: &Ledger) -> Option<Audit> {
+impl WatchAudit {
+    /// `accept` is the Accept header of the client.
+    pub fn of(path: &str, accept: &str, commit_checker: &CommitChecker) -> Option<WatchAudit> {
         let (_, query) = path.split_once('?')?;
         let from = query.split('&').find_map(|part| part.strip_prefix("resourceVersion="))?.parse().ok();
-        let place = from.filter(|from| *from > 0).map(|from| ledger.after(from));
-        Some(Audit { selection: Selection::of(path)?, is_partial: accept.contains("as=PartialObjectMetadata"), place })
+        let position = from.filter(|from| *from > 0).map(|from| commit_checker.position_after(from));
+        Some(WatchAudit {
+            selection: Selection::of(path)?,
+            is_partial: accept.contains("as=PartialObjectMetadata"),
+            position,
+        })
     }
 
-    /// What is wrong with the next chunk.
-    pub fn hear(&mut self, chunk: &[u8], ledger: &Ledger) -> Vec<String> {
+    /// Returns the violations in the next chunk.
+    pub fn check_chunk(&mut self, chunk: &[u8], commit_checker: &CommitChecker) -> Vec<String> {
         let lines = chunk.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        lines.filter_map(|line| self.hear_line(line, ledger)).collect()
+        lines.filter_map(|line| self.check_line(line, commit_checker)).collect()
     }
 
-    fn hear_line(&mut self, line: &[u8], ledger: &Ledger) -> Option<String> {
-        let Some((kind, revision)) = glance(line).or_else(|| read(line)) else {
-            return Some("a line of the watch is no event".to_owned());
+    fn check_line(&mut self, line: &[u8], commit_checker: &CommitChecker) -> Option<String> {
+        let Some((kind, revision)) = parse_prefix(line).or_else(|| read(line)) else {
+            return Some("the watch sent a line that is not an event".to_owned());
         };
         if kind == "ERROR" {
-            self.place = None;
+            self.position = None;
             return None;
         }
         let is_bookmark = kind == "BOOKMARK";
-        let Some(place) = self.place else {
-            self.place = is_bookmark.then(|| ledger.after(revision));
+        let Some(place) = self.position else {
+            self.position = is_bookmark.then(|| commit_checker.position_after(revision));
             return None;
         };
-        let next = ledger.next_from(&self.selection, place);
-        let behind = ledger.after(revision).max(place);
+        let next = commit_checker.next_expected(&self.selection, place);
+        let behind = commit_checker.position_after(revision).max(place);
         match next {
             Some(next) if is_bookmark && next.revision <= revision => {
-                self.place = Some(behind);
-                Some(format!("the watch says that it told all up to {revision}, but not {}", next.revision))
+                self.position = Some(behind);
+                Some(format!("the watch sent a bookmark for {revision}, but not {}", next.revision))
             }
             _ if is_bookmark => {
-                self.place = Some(behind);
+                self.position = Some(behind);
                 None
             }
             Some(next) if next.revision == revision => {
-                // Two changes may have one revision.
-                self.place = Some(next.place + 1);
+                // Two changes may have the same revision.
+                self.position = Some(next.position + 1);
                 self.compare(&kind, line, &next)
             }
             next => {
-                self.place = Some(behind);
+                self.position = Some(behind);
                 let next = next.map(|next| next.revision);
-                Some(format!("the watch tells {revision}, but next comes {next:?}"))
+                Some(format!("the watch sent {revision}, expected {next:?}"))
             }
         }
     }
 
-    /// What is wrong with an event that is to tell this.
-    fn compare(&self, kind: &str, line: &[u8], next: &Telling) -> Option<String> {
-        let Telling { revision, key, kind: wanted, object, .. } = next;
+    /// Compares an event with the committed change that it must deliver.
+    fn compare(&self, kind: &str, line: &[u8], next: &ExpectedEvent) -> Option<String> {
+        let ExpectedEvent { revision, key, kind: wanted, object, .. } = next;
         if kind != *wanted {
-            return Some(format!("the watch tells {revision} as {kind}, but it is {wanted}"));
+            return Some(format!("the watch sent {revision} as {kind}, expected {wanted}"));
         }
-        // Most lines have what was committed to the letter.
+        // Usually the event contains the committed bytes unchanged; then parsing is not needed.
         if kind != "DELETED" && !self.is_partial && object.len() < line.len() && ends_with_object(line, object) {
             return None;
         }
@@ -164,27 +168,28 @@ impl Audit {
         let (found, committed) = (&event["object"], serde_json::from_slice::<Value>(object).unwrap_or_default());
         let place: Vec<&str> = [namespace(found), name(found)].into_iter().filter(|part| !part.is_empty()).collect();
         if key.splitn(4, '/').nth(3).is_none_or(|wanted| wanted != place.join("/")) {
-            return Some(format!("the watch tells {revision} of {place:?}, but it is of {key}"));
+            return Some(format!("the watch sent {revision} for {place:?}, expected {key}"));
         }
-        // The last words of what went, and metadata alone, are not what was committed to the letter.
+        // The last state of a deleted object, and metadata alone, differ from the committed bytes. Compare uids only.
         let is_same =
             if kind == "DELETED" || self.is_partial { uid(found) == uid(&committed) } else { *found == committed };
-        (!is_same).then(|| format!("the watch tells {revision} of {key} as {found}, but it is {committed}"))
+        (!is_same).then(|| format!("the watch sent {revision} of {key} as {found}, expected {committed}"))
     }
 
-    /// What it has not told of all up to a revision.
-    pub fn behind(&self, revision: u64, ledger: &Ledger) -> Option<String> {
-        let next = ledger.next_from(&self.selection, self.place?).filter(|next| next.revision <= revision)?;
-        Some(format!("the watch has never told {} of {}", next.revision, next.key))
+    /// Describes the first change up to `revision` that the watch has not delivered.
+    pub fn undelivered(&self, revision: u64, commit_checker: &CommitChecker) -> Option<String> {
+        let next =
+            commit_checker.next_expected(&self.selection, self.position?).filter(|next| next.revision <= revision)?;
+        Some(format!("the watch has not delivered {} of {}", next.revision, next.key))
     }
 }
 
-/// Whether the object of an event is this one, as the server writes it.
+/// Whether an event line ends with exactly these object bytes, as the server writes it.
 fn ends_with_object(line: &[u8], object: &[u8]) -> bool {
     line.strip_suffix(b"}").is_some_and(|line| line.ends_with(object))
 }
 
-/// The kind and the revision of an event. An error has none.
+/// Parses type and revision of an event. An error event has no revision.
 fn read(line: &[u8]) -> Option<(String, u64)> {
     let event = serde_json::from_slice::<Value>(line).ok()?;
     let kind = event["type"].as_str()?.to_owned();
@@ -192,8 +197,9 @@ fn read(line: &[u8]) -> Option<(String, u64)> {
     Some((kind, version))
 }
 
-/// The same without reading all of it, where it stands as the server writes whole objects. In a text the quotes would be escaped.
-fn glance(line: &[u8]) -> Option<(String, u64)> {
+/// Like `read`, without parsing the whole line. Works if the revision is where the server writes it. Inside a string
+/// value, the quotes would be escaped, so the pattern cannot match there.
+fn parse_prefix(line: &[u8]) -> Option<(String, u64)> {
     const VERSION: &[u8] = b"\"metadata\":{\"resourceVersion\":\"";
     let rest = line.strip_prefix(b"{\"type\":\"")?;
     let kind = std::str::from_utf8(rest.split(|byte| *byte == b'"').next()?).ok()?;
@@ -210,7 +216,7 @@ mod tests {
     use object::Gates;
     use object::json;
 
-    /// A pod of a namespace, as it is committed at a revision.
+    /// A pod of a namespace, as committed at a revision.
     fn pod(place: &str, revision: u64, labels: &Value) -> Value {
         let (namespace, name) = place.split_once('/').unwrap_or_default();
         let metadata =
@@ -218,10 +224,11 @@ mod tests {
         json!({"metadata": object::patch::merge(&metadata, &json!({"labels": labels}))})
     }
 
-    /// Pods changed at 6 and 9, and one got and lost a label at 10 and 12. Two came with one write at 14.
-    fn ledger() -> std::sync::Arc<Ledger> {
+    /// Committed history: pods change at 6 and 9, one gets a label at 10 and loses it at 12, and one transaction at
+    /// 14 changes two.
+    fn commit_checker() -> std::sync::Arc<CommitChecker> {
         let clock = VirtualClock::start();
-        let ledger = Ledger::new(clock, Log::new(clock), Gates::default());
+        let commit_checker = CommitChecker::new(clock, Log::new(clock), Gates::default());
         let bare = |place: &str, revision| Some(pod(place, revision, &json!({})));
         let changes = [
             (6, "pods/a/x", None, bare("a/x", 6)),
@@ -234,12 +241,12 @@ mod tests {
         ];
         for (revision, key, was, is) in changes {
             let [was, is] = [was, is].map(|object| object.map(|object| Bytes::from(object.to_string())));
-            ledger.remember(revision, format!("/core/{key}").into(), was, is);
+            commit_checker.add_history(revision, format!("/core/{key}").into(), was, is);
         }
-        ledger
+        commit_checker
     }
 
-    /// What a watch of pods after revision 5 tells of this one.
+    /// The event line of one change, for a watch of pods after revision 5.
     fn line(kind: &str, place: &str, revision: u64) -> String {
         let labels = if revision == 10 { json!({"app": "web"}) } else { json!({}) };
         format!("{{\"type\":\"{kind}\",\"object\":{}}}\n", pod(place, revision, &labels))
@@ -248,12 +255,12 @@ mod tests {
     const METADATA: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
 
     fn audit_as(accept: &str, selector: &str, lines: &[(&str, &str, u64)]) -> (Vec<String>, Option<String>) {
-        let ledger = ledger();
+        let commit_checker = commit_checker();
         let path = format!("/api/v1/pods?watch=true&resourceVersion=5{selector}");
-        let mut audit = Audit::of(&path, accept, &ledger).expect("a watch");
+        let mut audit = WatchAudit::of(&path, accept, &commit_checker).expect("a watch");
         let told = lines.iter().map(|(kind, place, revision)| line(kind, place, *revision));
-        let broken = told.flat_map(|line| audit.hear(line.as_bytes(), &ledger)).collect();
-        (broken, audit.behind(12, &ledger))
+        let broken = told.flat_map(|line| audit.check_chunk(line.as_bytes(), &commit_checker)).collect();
+        (broken, audit.undelivered(12, &commit_checker))
     }
 
     fn audit(selector: &str, lines: &[(&str, &str, u64)]) -> Vec<String> {
@@ -264,18 +271,22 @@ mod tests {
     const NOTHING: [&str; 0] = [];
 
     #[tokio::test]
-    async fn what_a_watch_misses_repeats_or_claims_is_noticed() {
+    async fn missing_repeated_and_skipped_events_are_detected() {
         let plain = |lines: &[(&str, &str, u64)]| audit("", lines);
         assert_eq!(plain(&[("ADDED", "a/x", 6), BOOKMARK(8), ("MODIFIED", "b/y", 9), BOOKMARK(9)]), NOTHING);
-        assert_eq!(plain(&[("MODIFIED", "b/y", 9)]), ["the watch tells 9, but next comes Some(6)"], "one is missed");
-        assert_eq!(plain(&[("ADDED", "a/x", 6), ("ADDED", "a/x", 6)]).len(), 1, "one is told twice");
-        assert_eq!(plain(&[("DELETED", "a/x", 6)]), ["the watch tells 6 as DELETED, but it is ADDED"]);
-        assert_eq!(plain(&[BOOKMARK(6)]), ["the watch says that it told all up to 6, but not 6"]);
-        assert_eq!(plain(&[("ERROR", "", 0), ("ADDED", "a/x", 6)]), NOTHING, "it has begun anew");
+        assert_eq!(plain(&[("MODIFIED", "b/y", 9)]), ["the watch sent 9, expected Some(6)"], "one event is missing");
+        assert_eq!(plain(&[("ADDED", "a/x", 6), ("ADDED", "a/x", 6)]).len(), 1, "one event is repeated");
+        assert_eq!(plain(&[("DELETED", "a/x", 6)]), ["the watch sent 6 as DELETED, expected ADDED"]);
+        assert_eq!(plain(&[BOOKMARK(6)]), ["the watch sent a bookmark for 6, but not 6"]);
+        assert_eq!(
+            plain(&[("ERROR", "", 0), ("ADDED", "a/x", 6)]),
+            NOTHING,
+            "after an error event the client lists again"
+        );
     }
 
     #[tokio::test]
-    async fn two_changes_of_one_revision_are_both_told() {
+    async fn two_changes_of_one_revision_are_both_expected() {
         let both = [("ADDED", "a/z", 14), ("DELETED", "b/y", 14)];
         let after = |lines: &[(&str, &str, u64)]| {
             let earlier =
@@ -283,55 +294,59 @@ mod tests {
             audit("", &[&earlier[..], lines].concat())
         };
         assert_eq!(after(&both), NOTHING);
-        assert_eq!(after(&both[1..]), ["the watch tells 14 as DELETED, but it is ADDED"], "the first is missed");
+        assert_eq!(after(&both[1..]), ["the watch sent 14 as DELETED, expected ADDED"], "the first event is missing");
         let only_first = [both[0], BOOKMARK(14)];
-        assert_eq!(after(&only_first), ["the watch says that it told all up to 14, but not 14"], "the second is");
+        assert_eq!(after(&only_first), ["the watch sent a bookmark for 14, but not 14"], "the second event is missing");
     }
 
     #[tokio::test]
-    async fn another_object_or_another_body_is_noticed() {
+    async fn a_wrong_object_or_body_is_detected() {
         for accept in ["application/json", METADATA] {
             let (broken, _) = audit_as(accept, "", &[("ADDED", "a/z", 6)]);
-            assert_eq!(broken, [r#"the watch tells 6 of ["a", "z"], but it is of /core/pods/a/x"#]);
+            assert_eq!(broken, [r#"the watch sent 6 for ["a", "z"], expected /core/pods/a/x"#]);
         }
-        let ledger = ledger();
+        let commit_checker = commit_checker();
         let other = line("ADDED", "a/x", 6).replace("\"labels\":{}", "\"labels\":{\"app\":\"web\"}");
         for (accept, wrong) in [("application/json", 1), (METADATA, 0)] {
             let path = "/api/v1/pods?watch=true&resourceVersion=5";
-            let mut audit = Audit::of(path, accept, &ledger).expect("a watch");
-            assert_eq!(audit.hear(other.as_bytes(), &ledger).len(), wrong, "labels are not compared by {accept}");
+            let mut audit = WatchAudit::of(path, accept, &commit_checker).expect("a watch");
+            assert_eq!(
+                audit.check_chunk(other.as_bytes(), &commit_checker).len(),
+                wrong,
+                "labels are not compared by {accept}"
+            );
         }
     }
 
     #[tokio::test]
-    async fn what_a_watch_has_never_told_is_noticed() {
+    async fn undelivered_changes_are_detected() {
         let all = [("ADDED", "a/x", 6), ("MODIFIED", "b/y", 9), ("MODIFIED", "a/x", 10), ("MODIFIED", "a/x", 12)];
-        assert_eq!(audit_as("", "", &all), (Vec::new(), None), "what came later may still be on its way");
-        let never = "the watch has never told 12 of /core/pods/a/x".to_owned();
+        assert_eq!(audit_as("", "", &all), (Vec::new(), None), "later changes may still be in transit");
+        let never = "the watch has not delivered 12 of /core/pods/a/x".to_owned();
         assert_eq!(audit_as("", "", &all[..3]), (Vec::new(), Some(never)));
     }
 
-    /// What comes into a selection is new to its watch, and what leaves it is gone.
+    /// An object that enters a selection is ADDED for its watch, and one that leaves it is DELETED.
     #[tokio::test]
-    async fn watches_that_select_tell_what_comes_and_goes() {
+    async fn selecting_watches_report_objects_that_enter_and_leave() {
         for selector in ["&labelSelector=app", "&labelSelector=app%3Dweb"] {
             let (came, went) = (("ADDED", "a/x", 10), ("DELETED", "a/x", 12));
             assert_eq!(audit(selector, &[BOOKMARK(9), came, went]), NOTHING);
-            assert_eq!(audit(selector, &[("ADDED", "a/x", 6)]), ["the watch tells 6, but next comes Some(10)"]);
-            assert_eq!(audit(selector, &[came, ("MODIFIED", "a/x", 12)]).len(), 1, "it is gone");
-            assert_eq!(audit(selector, &[BOOKMARK(12)]).len(), 1, "two are missed");
+            assert_eq!(audit(selector, &[("ADDED", "a/x", 6)]), ["the watch sent 6, expected Some(10)"]);
+            assert_eq!(audit(selector, &[came, ("MODIFIED", "a/x", 12)]).len(), 1, "it left the selection");
+            assert_eq!(audit(selector, &[BOOKMARK(12)]).len(), 1, "two events are missing");
         }
         let without = [("ADDED", "a/x", 6), ("MODIFIED", "b/y", 9), ("DELETED", "a/x", 10), ("ADDED", "a/x", 12)];
         assert_eq!(audit("&labelSelector=!app", &without), NOTHING);
-        assert_eq!(audit("&fieldSelector=metadata.name%3Dw", &[BOOKMARK(12)]), NOTHING, "nobody is w");
+        assert_eq!(audit("&fieldSelector=metadata.name%3Dw", &[BOOKMARK(12)]), NOTHING, "no pod is named w");
     }
 
     #[tokio::test]
-    async fn what_is_watched_is_read_from_the_path() {
+    async fn the_selection_is_parsed_from_the_path() {
         let path = "/apis/apps/v1/namespaces/a/statefulsets?resourceVersion=5";
-        let audit = Audit::of(path, METADATA, &ledger()).expect("a plain watch");
+        let audit = WatchAudit::of(path, METADATA, &commit_checker()).expect("a plain watch");
         assert_eq!(audit.selection, Selection { prefix: "/apps/statefulsets/a/".to_owned(), by: Vec::new() });
-        assert_eq!((audit.place, audit.is_partial), (Some(0), true));
+        assert_eq!((audit.position, audit.is_partial), (Some(0), true));
         let by_node = Selection::of("/api/v1/pods?fieldSelector=spec.nodeName%3Da&watch=true").expect("understood");
         let path = vec!["spec".to_owned(), "nodeName".to_owned()];
         assert_eq!(by_node.by, [Requirement::FieldIs(path, "a".to_owned())]);

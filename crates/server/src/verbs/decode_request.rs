@@ -1,4 +1,4 @@
-//! Request bodies: read, checked against the kind's schema, and against the URL they came to.
+//! Decodes request bodies, and checks them against the schema and the URL.
 
 use super::Call;
 use crate::negotiate::{self, Language, PatchType};
@@ -7,7 +7,7 @@ use object::access::Access;
 use object::decode::{self, Decoded, Duplicates, FieldValidation, Strict};
 use object::{Kind, Status, Value, schema};
 
-/// The object in the body of a create or update, ready for defaults. Warnings about unknown fields go to `warnings`.
+/// The object in the body of a create or update, before defaulting. Adds warnings about unknown fields to `warnings`.
 pub fn object(call: &Call<'_>, options: &WriteOptions, warnings: &mut Vec<String>) -> Result<Value, Status> {
     let decoded = read(call)?;
     let mut value = decoded.value;
@@ -21,7 +21,7 @@ pub fn object(call: &Call<'_>, options: &WriteOptions, warnings: &mut Vec<String
     Ok(value)
 }
 
-/// A body that holds some other kind, known by its type: a Binding, a Scale, DeleteOptions. Unknown fields are dropped.
+/// A body of another kind, such as Binding, Scale or DeleteOptions. Unknown fields are dropped.
 pub fn other(call: &Call<'_>, type_name: &str) -> Result<Value, Status> {
     let mut value = read(call)?.value;
     let kind = type_name.rsplit('.').next().unwrap_or(type_name);
@@ -44,7 +44,8 @@ pub fn read(call: &Call<'_>) -> Result<Decoded, Status> {
     }
 }
 
-/// By the kind that the body names: a wrong one for this URL is refused later, in the words that JSON gets too.
+/// Decodes by the kind that the body names. A kind that does not match the URL is refused later, with the same
+/// message as for JSON.
 fn protobuf(call: &Call<'_>) -> Result<Decoded, Status> {
     let value = object::protobuf::decode(&call.body, |api_version, kind| {
         object::protobuf::type_of(&call.kinds, api_version, kind).ok_or_else(negotiate::no_protobuf)
@@ -52,7 +53,7 @@ fn protobuf(call: &Call<'_>) -> Result<Decoded, Status> {
     Ok(Decoded { value, duplicates: Duplicates::default() })
 }
 
-/// The body must be of the kind that the URL names; leaving apiVersion and kind out is allowed.
+/// The body must have the kind of the URL. It may omit apiVersion and kind.
 fn identify(kind: &Kind, value: &mut Value) -> Result<(), Status> {
     for field in ["apiVersion", "kind"] {
         if value.get(field).is_some_and(|said| !said.is_string() && !said.is_null()) {
@@ -78,16 +79,16 @@ fn identify(kind: &Kind, value: &mut Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// What is wrong with the fields of a patch itself.
+/// Unknown and duplicate fields of the patch document, before it is applied.
 pub struct PatchFields<'a> {
     pub patch_type: PatchType,
     pub duplicates: &'a Duplicates,
-    /// JSON patch: the unknown fields of its operations.
+    /// The unknown fields of the operations, for a JSON patch.
     pub operations: &'a [String],
 }
 
-/// Makes what came out of a patch an object of the kind's schema, and treats unknown and duplicate fields as the client asked. A refusal
-/// shows the patch, unless that might show a secret.
+/// Conforms the result of a patch to the kind's schema, and handles unknown and duplicate fields as the client
+/// requested. An error shows the patch, unless it might reveal a secret.
 pub fn conform_patched(
     call: &Call<'_>,
     value: &mut Value,
@@ -109,7 +110,7 @@ pub fn conform_patched(
     Ok(())
 }
 
-/// Makes `value` an object of the kind's schema; returns the paths of what it dropped.
+/// Conforms `value` to the kind's schema. Returns the paths of dropped fields.
 pub fn unknown(kind: &Kind, value: &mut Value, old: Option<&Value>) -> Result<Vec<String>, Status> {
     match (kind.rules.conform(value), &kind.schema) {
         (Some(conformed), _) => conformed,

@@ -1,6 +1,6 @@
-//! What selectors look at, read from an object once for each of its versions.
+//! The fields that selectors use, decoded once per version of an object.
 //!
-//! Everything else in the object is passed over, and what is found is kept small: it stays as long as the version does.
+//! The decoder skips everything else, and the result is small, because it is kept as long as the version.
 
 use crate::render;
 use object::access::Access;
@@ -12,52 +12,54 @@ use std::fmt;
 use std::sync::Arc;
 use store::Record;
 
-pub struct Facets {
+pub struct SelectorFields {
     pub labels: Map,
-    /// The values of the kind's selectable fields one after the other, in their order,
+    /// The values of the kind's selectable fields, concatenated in order.
     fields: Box<str>,
-    /// and where each ends.
+    /// The end of each value in `fields`.
     ends: Box<[usize]>,
 }
 
-impl Facets {
-    /// Those of a version.
-    pub fn of(kind: &Kind, record: &Record) -> Arc<Facets> {
+impl SelectorFields {
+    /// The selector fields of a stored version.
+    pub fn of(kind: &Kind, record: &Record) -> Arc<SelectorFields> {
         if !is_in_stored_form(kind) {
             let object = render::served(kind, &record.value).unwrap_or_default();
-            return Arc::new(Facets::of_object(kind, &object));
+            return Arc::new(SelectorFields::of_object(kind, &object));
         }
-        let made = record.memo.get_or_init(|| Arc::new(Facets::read(kind, &record.value)));
-        // Other versions of a kind in the same form have the same selectable fields.
-        made.clone().downcast::<Facets>().unwrap_or_else(|_| Arc::new(Facets::read(kind, &record.value)))
+        let made = record.memo.get_or_init(|| Arc::new(SelectorFields::read(kind, &record.value)));
+        // Versions of a kind with the same stored form have the same selectable fields.
+        made.clone()
+            .downcast::<SelectorFields>()
+            .unwrap_or_else(|_| Arc::new(SelectorFields::read(kind, &record.value)))
     }
 
-    /// Those of an object that is about to be written, for kinds that are mostly followed by their fields: then nobody needs to read it for
-    /// them.
-    pub fn to_come(kind: &Kind, object: &Value) -> Option<Arc<Facets>> {
+    /// The selector fields of an object that is about to be written, for kinds that are often watched with field
+    /// selectors. So they need not be decoded again.
+    pub fn for_write(kind: &Kind, object: &Value) -> Option<Arc<SelectorFields>> {
         let is_followed = !kind.rules.selectable_fields().is_empty();
-        (is_followed && is_in_stored_form(kind)).then(|| Arc::new(Facets::of_object(kind, object)))
+        (is_followed && is_in_stored_form(kind)).then(|| Arc::new(SelectorFields::of_object(kind, object)))
     }
 
-    fn read(kind: &Kind, bytes: &[u8]) -> Facets {
+    fn read(kind: &Kind, bytes: &[u8]) -> SelectorFields {
         let wanted = Wanted { fields: kind.rules.selectable_fields() };
-        // What is stored is text that we wrote.
+        // Stored bytes are always UTF-8.
         let text = std::str::from_utf8(bytes).unwrap_or_default();
         let object = wanted.deserialize(&mut serde_json::Deserializer::from_str(text)).unwrap_or_default();
-        Facets::of_object(kind, &object)
+        SelectorFields::of_object(kind, &object)
     }
 
-    fn of_object(kind: &Kind, object: &Value) -> Facets {
+    fn of_object(kind: &Kind, object: &Value) -> SelectorFields {
         let (mut fields, mut ends) = (String::new(), Vec::new());
         for field in kind.rules.selectable_fields() {
             fields.push_str(&kind.rules.field_value(object, field));
             ends.push(fields.len());
         }
         let labels = object.members(&["metadata", "labels"]).clone();
-        Facets { labels, fields: fields.into(), ends: ends.into() }
+        SelectorFields { labels, fields: fields.into(), ends: ends.into() }
     }
 
-    /// The value of a selectable field of the kind; of another, none.
+    /// The value of a selectable field; empty for other fields.
     pub fn field(&self, kind: &Kind, asked: &str) -> &str {
         let Some(at) = kind.rules.selectable_fields().iter().position(|field| *field == asked) else { return "" };
         let start = if at == 0 { Some(&0) } else { self.ends.get(at - 1) };
@@ -68,14 +70,14 @@ impl Facets {
     }
 }
 
-/// Versions of a custom kind differ in their selectable fields and defaults, and both change with the definition. A kind that is stored in
-/// another's form has fields of its own, which are not in the stored bytes.
+/// Whether other versions of the kind have the same selectable fields. Those of a custom kind may differ by version
+/// and change with its definition. A kind that is stored in another form has fields that are not in the stored bytes.
 fn is_in_stored_form(kind: &Kind) -> bool {
     (!kind.custom || kind.rules.selectable_fields().is_empty()) && !kind.rules.converts()
 }
 
-/// Reads of an object its name, its labels, and what is not deeper than its selectable fields are: fields have one or two parts, and are
-/// no lists or objects themselves.
+/// Decodes name, labels and the selectable fields of an object. Selectable fields have one or two path elements and
+/// are scalars.
 struct Wanted<'f> {
     fields: &'f [&'f str],
 }
@@ -96,7 +98,7 @@ impl<'de> Visitor<'de> for Wanted<'_> {
         let is_first = |name: &str, field: &str| field.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
         let members = read_members(&mut access, |name, access| match name.as_str() {
             "metadata" => access.next_value().map(|Metadata(metadata)| Some(metadata)),
-            // What Events call their source is the component in it.
+            // The selectable field `source` of Events is `source.component`.
             "source" => access.next_value().map(|Plain(plain)| Some(plain)),
             name if self.fields.iter().any(|field| is_first(name, field)) => {
                 access.next_value().map(|Plain(plain)| Some(plain))
@@ -107,7 +109,7 @@ impl<'de> Visitor<'de> for Wanted<'_> {
     }
 }
 
-/// The name and labels of an object's metadata.
+/// Name and labels of an object's metadata.
 struct Metadata(Value);
 
 impl<'de> Deserialize<'de> for Metadata {
@@ -130,7 +132,7 @@ impl<'de> Deserialize<'de> for Metadata {
     }
 }
 
-/// An object without lists and objects in it, or whatever is there instead of one.
+/// An object without its lists and nested objects, or any other value as it is.
 struct Plain(Value);
 
 impl<'de> Deserialize<'de> for Plain {
@@ -139,7 +141,7 @@ impl<'de> Deserialize<'de> for Plain {
     }
 }
 
-/// What is neither list nor object.
+/// A value that is neither list nor object.
 struct Scalar(Option<Value>);
 
 impl<'de> Deserialize<'de> for Scalar {
@@ -149,7 +151,7 @@ impl<'de> Deserialize<'de> for Scalar {
 }
 
 struct Shallow {
-    /// Whether the scalars of an object are read.
+    /// Whether the scalar members of an object are decoded.
     members: bool,
 }
 
@@ -195,7 +197,7 @@ mod tests {
     use super::*;
     use object::json;
 
-    /// An object of the kind in which every selectable field has a value, among others.
+    /// An object of the kind with a value in every selectable field.
     fn sample(kind: &Kind) -> Value {
         let mut object = json!({
             "apiVersion": kind.api_version(), "kind": kind.kind,
@@ -219,10 +221,10 @@ mod tests {
         let mut fields = 0;
         for kind in &object::kinds::all() {
             let object = sample(kind);
-            let read = Facets::read(kind, object.to_string().as_bytes());
+            let read = SelectorFields::read(kind, object.to_string().as_bytes());
             assert_eq!(read.labels, *object.members(&["metadata", "labels"]), "{}", kind.plural);
-            if let Some(known) = Facets::to_come(kind, &object) {
-                let all = |facets: &Facets| (facets.labels.clone(), facets.fields.clone(), facets.ends.clone());
+            if let Some(known) = SelectorFields::for_write(kind, &object) {
+                let all = |found: &SelectorFields| (found.labels.clone(), found.fields.clone(), found.ends.clone());
                 assert_eq!(all(&known), all(&read), "{}", kind.plural);
             }
             for field in kind.rules.selectable_fields() {
@@ -244,7 +246,7 @@ mod tests {
                 json!({"metadata": {}}),
                 json!({"metadata": {"labels": null}, "spec": "none", "status": [1]}),
             ] {
-                let read = Facets::read(kind, object.to_string().as_bytes());
+                let read = SelectorFields::read(kind, object.to_string().as_bytes());
                 assert!(read.labels.is_empty());
                 for field in kind.rules.selectable_fields() {
                     assert_eq!(

@@ -1,5 +1,4 @@
-//! Request bodies: read only once it is known that their sender may send them, within bounds of size, of time, and of all of them
-//! together.
+//! Request bodies. They are read only after the sender is authorized, with limits of size, time and total memory.
 
 use crate::limits::{BODY_BYTES_MAX, Room};
 use bytes::Bytes;
@@ -10,51 +9,52 @@ use object::Status;
 use std::time::Duration;
 
 const BODY_TIME_MAX: Duration = Duration::from_secs(60);
-/// How long a body that nobody reads may go on arriving.
+/// Time to drain a body that is not read.
 const UNREAD_TIME_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body that is here, or one that comes when it is asked for.
-pub(crate) enum Arriving {
-    Here(Bytes),
-    Coming(UnsyncBoxBody<Bytes, BoxError>),
+/// A body that is complete, or one that is received on demand.
+pub(crate) enum RequestBody {
+    Complete(Bytes),
+    Streaming(UnsyncBoxBody<Bytes, BoxError>),
 }
 
-impl Arriving {
-    pub fn new<B>(body: B) -> Arriving
+impl RequestBody {
+    pub fn new<B>(body: B) -> RequestBody
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
         if body.is_end_stream() {
-            Arriving::Here(Bytes::new())
+            RequestBody::Complete(Bytes::new())
         } else {
-            Arriving::Coming(body.map_err(Into::into).boxed_unsync())
+            RequestBody::Streaming(body.map_err(Into::into).boxed_unsync())
         }
     }
 
-    pub fn is_here(&self) -> bool {
-        matches!(self, Arriving::Here(_))
+    pub fn is_complete(&self) -> bool {
+        matches!(self, RequestBody::Complete(_))
     }
 
-    /// The whole body, which keeps the room that it takes for as long as it lives.
+    /// Reads the whole body. The memory in `room` stays reserved until the body is dropped.
     pub async fn read(&mut self, room: Room) -> Result<Bytes, Status> {
         let body = match self {
-            Arriving::Here(bytes) => return Ok(std::mem::take(bytes)),
-            Arriving::Coming(body) => body,
+            RequestBody::Complete(bytes) => return Ok(std::mem::take(bytes)),
+            RequestBody::Streaming(body) => body,
         };
         let Ok(read) = tokio::time::timeout(BODY_TIME_MAX, collect(body, room)).await else {
             return Err(Status::new(408, "Timeout", "the request body took too long to arrive"));
         };
         let bytes = read?;
-        *self = Arriving::Here(Bytes::new());
+        *self = RequestBody::Complete(Bytes::new());
         Ok(bytes)
     }
 
-    /// Takes what is still on its way and forgets it, within bounds: who is cut off while sending may not get to read the answer.
-    pub async fn forget(self) {
-        let Arriving::Coming(mut body) = self else { return };
+    /// Drains and drops the rest of the body, within limits. A client whose connection closes while it sends may not
+    /// get to read the response.
+    pub async fn drain(self) {
+        let RequestBody::Streaming(mut body) = self else { return };
         let mut left = BODY_BYTES_MAX;
         let discard = async {
             while let Some(Ok(frame)) = body.frame().await {
@@ -62,7 +62,7 @@ impl Arriving {
                 left = rest;
             }
         };
-        // Then it is cut off after all.
+        // After the limit the connection is closed anyway.
         let _may_elapse = tokio::time::timeout(UNREAD_TIME_MAX, discard).await;
     }
 }
@@ -73,7 +73,7 @@ async fn collect(body: &mut UnsyncBoxBody<Bytes, BoxError>, mut room: Room) -> R
         return Err(too_large());
     }
     let mut first = Bytes::new();
-    // Pieces are copied together as they come: many small ones would take many times their size.
+    // Copy small frames together: kept one by one they would take many times their size.
     let mut whole = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Status::bad_request(format!("the request body broke off: {error}")))?;
@@ -83,7 +83,7 @@ async fn collect(body: &mut UnsyncBoxBody<Bytes, BoxError>, mut room: Room) -> R
             return Err(too_large());
         }
         room.grow(length)?;
-        // Mostly it is the only one.
+        // Most bodies have a single frame.
         if first.is_empty() && whole.is_empty() {
             first = data;
             continue;

@@ -1,4 +1,4 @@
-//! Writes that hold only while a Lease is held.
+//! Writes that are valid only while a Lease is held.
 
 use crate::support::*;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ async fn writes_of_a_term_that_is_over_are_refused() {
     bad.refused(400, "BadRequest");
 }
 
-/// A write that was judged while the term lasted, and arrives at the store after it, is refused too.
+/// A write that was checked during the term and commits after it is refused too.
 #[tokio::test]
 async fn a_term_that_ends_between_judging_and_writing_refuses() {
     let world = World::contended().await;
@@ -66,7 +66,7 @@ async fn a_term_that_ends_between_judging_and_writing_refuses() {
     admin.get(&format!("{CONFIG_MAPS}/x")).await.refused(404, "NotFound");
 }
 
-/// Renewals of the lease do not stand in the way of writes.
+/// Renewals of the lease do not conflict with writes.
 #[tokio::test]
 async fn renewals_do_not_refuse_writes() {
     let world = World::contended().await;
@@ -80,7 +80,7 @@ async fn renewals_do_not_refuse_writes() {
     wrote.expect(201);
 }
 
-/// The header must not tell a user of one namespace which Leases exist in another and who holds them: every guess gets the same answer.
+/// A user of one namespace must not find out Leases and their holders of another: every guess gets the same response.
 #[tokio::test]
 async fn the_header_answers_no_guesses_about_leases_of_others() {
     let world = World::new().await;
@@ -106,7 +106,7 @@ async fn the_header_answers_no_guesses_about_leases_of_others() {
     }
     admin.get(&format!("{CONFIG_MAPS}/x")).await.refused(404, "NotFound");
 
-    // With a right to the Lease the header works as for a controller.
+    // A user with permission for the Lease can use the header, as a controller does.
     for verb in ["get", "update"] {
         let rule = json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["l"], "verbs": [verb]}]);
         grant(&admin, verb, rule).await;
@@ -121,7 +121,7 @@ async fn the_header_answers_no_guesses_about_leases_of_others() {
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
-/// Gives jane these rights everywhere.
+/// Grants these permissions to jane in the whole cluster.
 async fn grant(admin: &Api, name: &str, rules: Value) {
     admin.post(&format!("{RBAC}/clusterroles"), &json!({"metadata": {"name": name}, "rules": rules})).await.expect(201);
     let binding = json!({

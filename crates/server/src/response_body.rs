@@ -1,8 +1,8 @@
-//! Answers on their way over a connection. A client that does not take its answer must not keep what the answer holds: room for large
-//! ones, a place among the watches, a state of the store that could otherwise be forgotten.
+//! Responses on a connection. A client that does not read its response must not block the resources of the response:
+//! memory for large responses, a slot for watches, and old revisions of the store.
 
 use crate::body::{Body, Chunks};
-use crate::usage::Open;
+use crate::idle_timeout::ActiveRequest;
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
 use std::fmt;
@@ -14,84 +14,84 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// An answer goes out in pieces of this size, each when the one before is on its way: who takes none of 16 KiB in the time that there is
-/// does not read.
+/// A response is sent in pieces of this size, each after the previous one. A client that reads less than 16 KiB
+/// within the timeout counts as stalled.
 const PIECE_BYTES: usize = 16 * 1024;
-/// For so long an answer may wait to be taken.
-const UNTAKEN_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long a client may take to read a piece.
+const STALLED_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// The body of an answer that is sent.
-pub enum Sent {
-    /// Taken as a whole at once.
+/// The body of a response that is being sent.
+pub enum ResponseBody {
+    /// Sent as a whole.
     Small(Bytes),
-    Watched {
+    Streamed {
         rest: Arc<Mutex<Rest>>,
         watchdog: AbortHandle,
     },
 }
 
-/// What is left of an answer.
+/// The unsent part of a response.
 pub struct Rest {
     /// `None` when the client took too long.
-    left: Option<Left>,
-    /// Since when the client could have taken the next piece; `None` while there is none.
+    left: Option<Unsent>,
+    /// Since when the next piece waits for the client; `None` without a waiting piece.
     waits_since: Option<Instant>,
 }
 
-struct Left {
+struct Unsent {
     bytes: Bytes,
-    /// Whether a part of these bytes is sent.
+    /// Whether part of these bytes was sent.
     is_begun: bool,
     more: Option<Chunks>,
-    /// The connection is in use for as long.
-    _open: Open,
+    /// Marks the connection as used.
+    _open: ActiveRequest,
 }
 
-/// The client did not take its answer in time.
+/// The error of a client that did not read its response in time.
 #[derive(Debug)]
-pub struct Untaken;
+pub struct ClientStalled;
 
-impl fmt::Display for Untaken {
+impl fmt::Display for ClientStalled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the answer was not taken in time")
+        f.write_str("the client did not read the response in time")
     }
 }
 
-impl std::error::Error for Untaken {}
+impl std::error::Error for ClientStalled {}
 
-impl Sent {
-    /// `gives_up` is cancelled when the client does not take the answer.
-    pub fn new(body: Body, open: Open, gives_up: Option<CancellationToken>) -> Sent {
+impl ResponseBody {
+    /// `gives_up` is cancelled when the client does not read the response.
+    pub fn new(body: Body, open: ActiveRequest, gives_up: Option<CancellationToken>) -> ResponseBody {
         let (bytes, more) = match body {
-            Body::Once(bytes) if bytes.len() <= PIECE_BYTES => return Sent::Small(bytes),
+            Body::Once(bytes) if bytes.len() <= PIECE_BYTES => return ResponseBody::Small(bytes),
             Body::Once(bytes) => (bytes, None),
             Body::Stream(chunks) => (Bytes::new(), Some(chunks)),
         };
-        let left = Some(Left { bytes, is_begun: false, more, _open: open });
+        let left = Some(Unsent { bytes, is_begun: false, more, _open: open });
         let rest = Arc::new(Mutex::new(Rest { left, waits_since: Some(Instant::now()) }));
-        // Nobody asks a body whose client does not read, so that it has to be looked at from outside.
+        // The body of a stalled client is not polled, so a separate task must watch it.
         let watchdog = tokio::spawn(watch(Arc::downgrade(&rest), gives_up)).abort_handle();
-        Sent::Watched { rest, watchdog }
+        ResponseBody::Streamed { rest, watchdog }
     }
 }
 
-impl Drop for Sent {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
-        if let Sent::Watched { watchdog, .. } = self {
+        if let ResponseBody::Streamed { watchdog, .. } = self {
             watchdog.abort();
         }
     }
 }
 
-/// Lets go of what is not taken.
+/// Drops the response of a client that does not read it.
 async fn watch(rest: Weak<Mutex<Rest>>, gives_up: Option<CancellationToken>) {
-    let mut look_at = Instant::now() + UNTAKEN_TIME_MAX;
+    let mut look_at = Instant::now() + STALLED_TIME_MAX;
     loop {
         tokio::time::sleep_until(look_at).await;
         let Some(rest) = rest.upgrade() else { return };
         let now = Instant::now();
         let mut locked = lock(&rest);
-        look_at = locked.waits_since.unwrap_or(now) + UNTAKEN_TIME_MAX;
+        look_at = locked.waits_since.unwrap_or(now) + STALLED_TIME_MAX;
         if look_at <= now {
             let left = locked.left.take();
             drop(locked);
@@ -108,7 +108,7 @@ fn lock(rest: &Mutex<Rest>) -> MutexGuard<'_, Rest> {
     rest.lock().expect("no panic happens under this lock")
 }
 
-impl Left {
+impl Unsent {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.bytes.is_empty() {
             let Some(more) = &mut self.more else { return Poll::Ready(None) };
@@ -118,7 +118,7 @@ impl Left {
         if self.bytes.len() <= PIECE_BYTES && !self.is_begun {
             return Poll::Ready(Some(std::mem::take(&mut self.bytes)));
         }
-        // Copied: a part of the same bytes would keep all of them, and their room.
+        // Copy the piece: a slice would keep all bytes and their memory reservation.
         let piece = Bytes::copy_from_slice(&self.bytes[..self.bytes.len().min(PIECE_BYTES)]);
         self.bytes.advance(piece.len());
         self.is_begun = true;
@@ -129,19 +129,19 @@ impl Left {
     }
 }
 
-impl http_body::Body for Sent {
+impl http_body::Body for ResponseBody {
     type Data = Bytes;
-    type Error = Untaken;
+    type Error = ClientStalled;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Untaken>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ClientStalled>>> {
         let rest = match self.get_mut() {
-            Sent::Small(bytes) if bytes.is_empty() => return Poll::Ready(None),
-            Sent::Small(bytes) => return Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Sent::Watched { rest, .. } => rest,
+            ResponseBody::Small(bytes) if bytes.is_empty() => return Poll::Ready(None),
+            ResponseBody::Small(bytes) => return Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            ResponseBody::Streamed { rest, .. } => rest,
         };
         let mut rest = lock(rest);
         rest.waits_since = None;
-        let Some(left) = &mut rest.left else { return Poll::Ready(Some(Err(Untaken))) };
+        let Some(left) = &mut rest.left else { return Poll::Ready(Some(Err(ClientStalled))) };
         let piece = ready!(left.poll_piece(cx));
         rest.waits_since = Some(Instant::now());
         Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
@@ -149,8 +149,8 @@ impl http_body::Body for Sent {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Sent::Small(bytes) => bytes.is_empty(),
-            Sent::Watched { rest, .. } => {
+            ResponseBody::Small(bytes) => bytes.is_empty(),
+            ResponseBody::Streamed { rest, .. } => {
                 lock(rest).left.as_ref().is_some_and(|left| left.bytes.is_empty() && left.more.is_none())
             }
         }
@@ -158,9 +158,9 @@ impl http_body::Body for Sent {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Sent::Small(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Sent::Watched { rest, .. } => match &lock(rest).left {
-                Some(Left { bytes, more: None, .. }) => SizeHint::with_exact(bytes.len() as u64),
+            ResponseBody::Small(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            ResponseBody::Streamed { rest, .. } => match &lock(rest).left {
+                Some(Unsent { bytes, more: None, .. }) => SizeHint::with_exact(bytes.len() as u64),
                 _ => SizeHint::default(),
             },
         }
