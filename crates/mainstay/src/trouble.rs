@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Of many objects in trouble at once, so many get a line of their own.
 const LINES_MAX: usize = 10;
-/// Events that are told: the reason, and the kind of the object.
+/// The events to print: the reason, and the kind of the object.
 const EVENTS: [(&str, &str); 3] = [
     (well_known::VOLUME_DATA_DELETED, "PersistentVolume"),
     (well_known::VOLUME_DATA_MISSING, "PersistentVolume"),
@@ -34,11 +34,11 @@ pub async fn tell(api: Api, stuck_after: Duration, shutdown: CancellationToken) 
     let events = Resource::new("v1", "Event", "events", true);
     let mut sets = Box::pin(watcher::objects(&api, &sets, None));
     let mut nodes = Box::pin(watcher::objects(&api, &nodes, None));
-    let told_events = EVENTS.map(|(reason, kind)| {
+    let events_to_print = EVENTS.map(|(reason, kind)| {
         let selector = format!("reason={reason},involvedObject.kind={kind}");
         Box::pin(watcher::objects(&api, &events, Some(&selector)))
     });
-    let mut told_events = futures::stream::select_all(told_events);
+    let mut events_to_print = futures::stream::select_all(events_to_print);
     // Lines about events since the last tick, and how many more there were.
     let (mut event_lines, mut more_events) = (Vec::new(), 0_usize);
     let mut tracker = Tracker::new(stuck_after);
@@ -51,7 +51,7 @@ pub async fn tell(api: Api, stuck_after: Duration, shutdown: CancellationToken) 
             () = shutdown.cancelled() => return,
             Some(change) = sets.next() => note(change, |set, gone| tracker.set(set, gone, Instant::now())),
             Some(change) = nodes.next() => note(change, |node, gone| tracker.node(node, gone, Instant::now())),
-            Some(change) = told_events.next() => {
+            Some(change) = events_to_print.next() => {
                 if let Event::Apply(event) = change
                     && last_seen(&event).is_some_and(|at| at >= started)
                     && tracker.is_new_event(&event)

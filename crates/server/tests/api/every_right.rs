@@ -1,10 +1,9 @@
 //! Every verb of every resource: a role allows exactly the verbs and resources in its rules.
 
+use crate::backup::grant;
 use crate::support::*;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
-
-const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
 /// A resource or subresource that the server serves.
 struct Resource {
@@ -69,15 +68,6 @@ async fn served(admin: &Api) -> Vec<Resource> {
         }
     }
     found
-}
-
-async fn grant(admin: &Api, user: &str, rule: Value) {
-    let role = json!({"metadata": {"name": user}, "rules": [rule]});
-    admin.post(&format!("{RBAC}/clusterroles"), &role).await.expect(201);
-    let binding = json!({"metadata": {"name": user},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user},
-        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}]});
-    admin.post(&format!("{RBAC}/clusterrolebindings"), &binding).await.expect(201);
 }
 
 /// A user with one verb on all resources cannot use another verb.
